@@ -9,6 +9,7 @@
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
+#include "partition/cut/stage_shardings.h"
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/megatron_grid.h"
 #include "planning/model/file_shardings.h"
@@ -20,12 +21,14 @@
 #include "planning/programs/plan_within_memory.h"
 #include "planning/programs/step_programs.h"
 #include "planning/search/searched_plan.h"
+#include "sharding/batch/time_axis.h"
 
 namespace pipeshard {
 namespace {
 
 // An evaluation makes no updates.
-void refuseUpdateOptions(const GivenOptions& given) {
+void refuseUpdateOptions(const PlanRequest& request) {
+  const GivenOptions& given = request.given;
   const auto refuse = [](bool is_given, const char* flag) {
     if (is_given) fail(ErrorCode::kUsage, "{}: nothing is trained with --schedule forward-only", flag);
   };
@@ -35,6 +38,10 @@ void refuseUpdateOptions(const GivenOptions& given) {
   refuse(given.ema != 0, "--ema");
   refuse(given.loss_scale != 0, "--loss-scale");
   refuse(given.loss_scale_steps != 0, "--loss-scale-steps");
+  refuse(request.optimizer_given && given.optimizer.kind != OptimizerSpec::Kind::kNone, "--optimizer");
+  refuse(!request.partition.recomputation.isOnly(Recomputation::kNever), "--recompute");
+  refuse(given.bucket_bytes != GivenOptions().bucket_bytes, "--bucket");
+  refuse(request.accumulate > 1, "--accumulate");
 }
 
 // What options imply for each other, before the model is read: so that mistakes are told at once.
@@ -46,10 +53,10 @@ PlanRequest completed(PlanRequest request) {
          "--submeshes and --logical-meshes go with --stages auto, which chooses among them");
   const AskedSchedule schedule = askSchedule(options.schedule);
   const bool evaluates = !schedule.given && familyOf(schedule.spec).forward_only;
-  if (evaluates) request.given.optimizer.kind = OptimizerSpec::Kind::kNone;
   if (!evaluates && request.given.optimizer.kind == OptimizerSpec::Kind::kNone)
     fail(ErrorCode::kUsage, "--optimizer none: nothing is trained; that goes with --schedule forward-only");
-  if (evaluates) refuseUpdateOptions(request.given);
+  if (evaluates) refuseUpdateOptions(request);
+  if (evaluates) request.given.optimizer.kind = OptimizerSpec::Kind::kNone;
   if (evaluates && !request.length_dimension.empty()) {
     fail(ErrorCode::kUsage,
          "--dim {}: several lengths of sequences are for a plan that trains (`run --eval` evaluates all of "
@@ -82,10 +89,21 @@ void noteOutputsLeftOut(const ForwardModel& model, Plan& plan) {
                   counted(std::ssize(model.outputs), "output"), fmt::join(model.outputs, ", ")));
 }
 
-}  // namespace
+// Refuses what cannot be trained, and notes with what the rest is.
+void describeTraining(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
+  refuseUntrainable(model, request.given.freeze, request.given.train);
+  if (std::string note = lostNote(model.parameters); !note.empty()) plan.notes.push_back(std::move(note));
+  for (std::string& note : groupNotes(model.graph, model.groups)) plan.notes.push_back(std::move(note));
+  for (std::string& note : muonNotes(model.graph, request.given.optimizer, model.groups))
+    plan.notes.push_back(std::move(note));
+  noteOutputsLeftOut(model, plan);
+  // One row alone that was chosen has nothing to meet: such a loss would not learn.
+  const bool chosen = model.chosen.contains(model.batch_dimension);
+  if (chosen && model.batch == 1 && request.uncut.empty()) requireCuttableRows(model);
+}
 
-PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress,
-                             Interruption* interruption) {
+PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& progress,
+                          Interruption* interruption) {
   PlanRequest request = completed(asked);
   PartitionOptions& options = request.partition;
 
@@ -104,16 +122,8 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     planned.plan = describePlan(request, model);
     if (measured) planned.plan.profile = request.profile->digest;
 
-    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
-      refuseUntrainable(model, request.given.freeze, request.given.train);
-      if (std::string note = lostNote(model.parameters); !note.empty())
-        planned.plan.notes.push_back(std::move(note));
-      for (std::string& note : groupNotes(model.graph, model.groups))
-        planned.plan.notes.push_back(std::move(note));
-      for (std::string& note : muonNotes(model.graph, request.given.optimizer, model.groups))
-        planned.plan.notes.push_back(std::move(note));
-      noteOutputsLeftOut(model, planned.plan);
-    }
+    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
+      describeTraining(request, model, planned.plan);
     planned.trains = trainedSummary(model.graph, model.loss);
 
     // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
@@ -123,6 +133,9 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
                                ? planSearched(request, options, model, progress,
                                               interruption != nullptr ? *interruption : none, planned)
                                : planWithinMemory(request, model, options, progress, planned);
+
+    if (!request.programs && batch.rows % batch.microbatches != 0)
+      requireFittingMicrobatches(trainingFamily(model, request.given.optimizer, batch), planned.plan);
 
     // The shorter batch that ends an epoch keeps the plan; its programs have other shapes.
     if (planned.plan.last_batch > 0 && request.programs && !planned.last)
@@ -144,6 +157,42 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     throw;  // whatever kind of error it is
   }
   return planned;
+}
+
+// Where the batch cannot be cut: what helps, by what was asked for.
+[[noreturn]] void failUncut(const PlanRequest& asked, const BatchCutError& error) {
+  const std::string advice =
+      asked.accumulate > 1
+          ? fmt::format("--accumulate {} makes as many microbatches of a step, or more: leave it out{}",
+                        asked.accumulate,
+                        asked.microbatches > 1 ? ", and take one microbatch (--microbatches 1)" : "")
+          : "With one microbatch, too, devices of a stage share its rows: take stages of one device, or a "
+            "--method that leaves the batch whole (tensor-parallel)";
+  fail(ErrorCode::kBadModel, "{}: {}. {}, or {}", asked.model_path, error.cause(), advice, error.wayOut());
+}
+
+}  // namespace
+
+PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress,
+                             Interruption* interruption) {
+  PlanRequest whole = asked;
+  try {
+    return planAsked(asked, progress, interruption);
+  } catch (const BatchCutError& error) {
+    if (asked.accumulate > 1) failUncut(asked, error);
+    if (asked.microbatches > 1) throw;
+    whole.microbatches = 1;
+    whole.uncut = error.cause();
+  }
+  try {
+    return planAsked(whole, progress, interruption);
+  } catch (const BatchCutError& error) {
+    failUncut(asked, error);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    throw Error(error.code(),
+                fmt::format("{}; more than one microbatch cannot be: {}", error.message(), whole.uncut));
+  }
 }
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -31,6 +32,7 @@ struct CheckpointCommand {
   bool verify = false;
 
   int run() {
+    refuseSeveralActions();
     if (!json.empty()) requireWritable(json);
     if (!other.empty()) return compare();
     const std::vector<std::string> found = listCheckpoints(directory);
@@ -44,6 +46,19 @@ struct CheckpointCommand {
     }
     const int code = list(found);
     return code == 0 && !damaged.empty() ? static_cast<int>(ErrorCode::kNoGoodCheckpoint) : code;
+  }
+
+  // A command does one thing: what was verified before others were removed is no longer what is there.
+  void refuseSeveralActions() const {
+    const char* first = !other.empty() ? "--compare" : !deleted.empty() ? "--delete" : "";
+    const char* second = verify                               ? "--verify"
+                         : !other.empty() && !deleted.empty() ? "--delete"
+                         : !json.empty() && *first != '\0'    ? "--json"
+                                                              : "";
+    if (*first == '\0' || *second == '\0') return;
+    fail(ErrorCode::kUsage, "{} {}: a command does one of both; {}", first, second,
+         second == std::string_view("--json") ? "--json writes the list, without the other"
+                                              : "give them one after the other");
   }
 
   // Bad ones are told, and decide the exit code.

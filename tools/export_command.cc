@@ -27,6 +27,8 @@ struct ExportCommand {
       fail(ErrorCode::kUsage, "export: --tied names tensors of the file that --safetensors writes; add it");
     if (request.in_inference_mode && model.empty())
       fail(ErrorCode::kUsage, "export: --mode is of the model that -o writes; add it");
+    if (request.training_info && model.empty())
+      fail(ErrorCode::kUsage, "export: --training-info is of the model that -o writes; add it");
     if (request.in_inference_mode && request.training_info)
       fail(ErrorCode::kUsage,
            "export: --training-info is of a model that is trained on, not of one in evaluation mode; leave "

@@ -8,6 +8,7 @@
 #include "ir/base/error.h"
 #include "ir/base/text_file.h"
 #include "onnx_import/autodiff/parameters.h"
+#include "onnx_import/autodiff/update.h"
 #include "planning/model/forward_model.h"
 #include "planning/model/inspection.h"
 #include "planning/model/module_notes.h"
@@ -134,6 +135,9 @@ struct InspectCommand {
     request.allow_missing_weights = true;
     Progress progress;
     const ForwardModel model = load(request, progress);
+    const std::string refusal = trainingRefusal(model, request.given);
+    const std::vector<std::string> groups =
+        refusal.empty() ? groupNotes(model.graph, model.groups) : std::vector<std::string>();
     const ModelTotals totals = countTotals(model);
     const std::vector<OperatorSupport> support = operatorSupport(model.graph);
     fmt::print("{}: {}, opset {}, {} nodes\n  {}\n", request.model_path, modelFormName(model.form.form),
@@ -166,8 +170,8 @@ struct InspectCommand {
     fmt::print("parameters {} ({}), forward {}, activations {}\n", totals.parameters,
                formatBytes(totals.parameter_bytes), formatFlops(totals.flops),
                formatBytes(totals.activation_bytes));
-    const std::string refusal = trainingRefusal(model, request.given);
     printTrained(model, refusal);
+    for (const std::string& note : groups) fmt::print("note: {}\n", note);
     fmt::print("\n");
     std::vector<std::vector<std::string>> rows = {{"operator", "nodes", "support"}};
     for (const OperatorSupport& entry : support)

@@ -17,6 +17,7 @@
 #include "planning/directory/plan_check.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/directory/program_files.h"
+#include "planning/programs/memory_shortage.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
 #include "tools/commands.h"
@@ -92,7 +93,12 @@ struct PlanCommand {
     fmt::print("{}{}", printPlan(made.plan), searchTables(made.plan, false));
     fmt::print("written to {} (report.html shows it); `pipeshard validate {}` {}runs it\n", output, output,
                options.request.programs ? "" : "makes the ranks' programs and ");
-    if (options.request.copy_weights && options.request.programs)
+    if (!options.request.programs && limitsMemory(made.plan)) {
+      fmt::print(
+          "note: what devices allocate is compared with what they have when the programs are made, at the "
+          "first run\n");
+    }
+    if (options.request.copy_weights)
       fmt::print("weights of {} ranks copied: {}\n", ranks, formatBytes(copiedWeightBytes(output)));
     if (!json.empty()) writeTextFile(json, planToJson(made.plan));
     return 0;
@@ -184,10 +190,12 @@ CommandFunction addPlanCommand(CLI::App& app) {
   sub->add_option("-o,--output", command->output,
                   "The plan directory to write (an older plan there is replaced)")
       ->type_name("DIR");
-  sub->add_flag("!--no-programs", command->options.request.programs,
-                "Write the plan alone; the ranks' programs are made when it is first run. For large clusters "
-                "and many microbatches, whose programs take gigabytes. What devices allocate is then not "
-                "compared with --memory, only what the solver foresees");
+  sub->add_flag(
+         "!--no-programs", command->options.request.programs,
+         "Write the plan alone; the ranks' programs are made when it is first run. For large clusters "
+         "and many microbatches, whose programs take gigabytes. What devices allocate is then compared "
+         "with --memory when programs are made, and while planning only what the solver foresees")
+      ->excludes("--copy-weights");
   sub->add_option("--diff", command->compared,
                   "Instead of planning: what two plans (directories or plan.json files) decide differently")
       ->expected(2)

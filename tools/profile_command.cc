@@ -43,10 +43,12 @@ Examples:
   pipeshard profile --model gpt2.onnx --dim batch=32 --microbatches 8      and exactly what this model needs
   pipeshard plan gpt2.onnx --dim batch=32 --cluster 1x2 -o gpt2.plan && pipeshard simulate gpt2.plan)";
 
+constexpr const char* kModelsPlan = "Planning (with --model MODEL)";
 constexpr int kFewRepetitions = 3;
 constexpr int64_t kModelSample = 8'000'000'000;  // ns: of a model there are few programs, of a ladder many
 
 struct ProfileCommand {
+  const CLI::App* command = nullptr;
   std::string output;
   std::string model;
   std::string device = "cpu";
@@ -59,6 +61,10 @@ struct ProfileCommand {
 
   int run() {
     const auto start = std::chrono::steady_clock::now();
+    if (model.empty()) refuseGroupInVain(*command, kModelsPlan, "--model MODEL");
+    if (std::filesystem::is_directory(model))
+      refuseGroupInVain(*command, kModelsPlan,
+                        fmt::format("a MODEL to plan; in {}, a plan, everything is decided", model));
     Progress progress;
     if (device != nameOf(DeviceBackend::kCpu)) openDevice(progress);
     if (output.empty()) output = defaultProfilePath(gpu ? nameOf(DeviceBackend::kCuda) : "");
@@ -264,8 +270,10 @@ CommandFunction addProfileCommand(CLI::App& app) {
       ->check(CLI::IsMember(std::vector<std::string>(kDeviceBackends.begin(), kDeviceBackends.end())))
       ->capture_default_str();
   sub->add_flag("--quick", command->quick, "Fewer and smaller sizes, less precisely, in some seconds");
+  sub->option_defaults()->group(kModelsPlan);
   addPlanOptions(*sub, command->plan);
   sub->footer(kProfileFooter);
+  command->command = sub;
   return [command] { return command->run(); };
 }
 

@@ -83,6 +83,7 @@ class RunMetrics {
 };
 
 struct RunCommand {
+  const CLI::App* command = nullptr;
   std::string directory;
   std::string json;
   std::string outputs;
@@ -101,6 +102,7 @@ struct RunCommand {
       line.endLine();
       fmt::print(stderr, "{}\n", text);
     };
+    refuseInVain();
     RunFile file(json, notice);
     if (!outputs.empty()) requireWritable(outputs);
     trace.apply(job);
@@ -150,6 +152,18 @@ struct RunCommand {
     file.finish(result, file.stepsDone() > 0 ? tellOfOperators(result) : "");
     run_log.requireWhole();
     return 0;
+  }
+
+  // Options that would do nothing.
+  void refuseInVain() const {
+    refuseJobOptionsInVain(*command, job);
+    refuseListenOptionsInVain(*command, listen);
+    if (trace.file.empty()) pipeshard::refuseInVain(*command, {"--trace-steps"}, "--trace FILE");
+    if (!outputs.empty() && job.data.shuffle)
+      fail(ErrorCode::kUsage,
+           "--outputs {}: its rows are those of the data in their order, which --shuffle changes; leave out "
+           "--shuffle",
+           outputs);
   }
 
   // Shows and writes what happens. What was done is in the file also where the job ends early.
@@ -219,6 +233,7 @@ struct RunCommand {
     EvaluationFolder folder = prepareEvaluation(plan_directory, evaluation.data, say);
     evaluation.batches = folder.batches;
     evaluation.divisor = folder.divisor;
+    evaluation.adds = folder.adds;
     evaluation.exact = folder.exact;
     evaluation.data.end.drop_last = folder.drop_last;
     text = std::move(folder.text);
@@ -410,6 +425,7 @@ CommandFunction addRunCommand(CLI::App& app) {
       ->type_name("[HOST:]PORT");
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
       ->type_name("FILE");
+  command->command = sub;
   return [command] { return command->run(); };
 }
 

@@ -57,6 +57,8 @@ struct ValidateCommand {
       fail(ErrorCode::kUsage,
            "--data -: two jobs read the data, and standard input cannot be read again; give --data-command");
     }
+    refuseJobOptionsInVain(*command, job);
+    refuseListenOptionsInVain(*command, listen);
     if (!json.empty()) requireWritable(json);
     SignalWatch signals;  // from here on, so that no signal can leave the scratch folder behind
     Progress progress;

@@ -86,8 +86,8 @@ LossTerm parseTerm(std::string_view whole, std::string_view text) {
   const std::optional<Kind> kind =
       colon == std::string_view::npos ? std::nullopt : kindOf(text.substr(0, colon));
   if (!kind) {
-    // A name may hold a colon ("loss:0"), but not look like a form.
-    if (text.find(',') != std::string_view::npos || kindOf(text)) failLossForm(whole);
+    // A name may hold a colon ("loss:0") or be that of a kind ("mse"), but not look like a form.
+    if (text.find(',') != std::string_view::npos) failLossForm(whole);
     term.prediction = text;
     return term;
   }

@@ -45,7 +45,8 @@ struct LossSpec {
 
 // "" | "none" | TERM | [WEIGHT*]TERM+[WEIGHT*]TERM+..., where TERM is the name of a scalar output or
 // KIND:PREDICTION,TARGET with a KIND of lossKinds(); cross-entropy takes a smoothing, and it and nll the axis
-// of the classes: "cross-entropy:LOGITS,LABELS,smoothing=0.1,axis=1".
+// of the classes: "cross-entropy:LOGITS,LABELS,smoothing=0.1,axis=1". A kind alone, "mse", is an output's
+// name.
 //   "cross-entropy:logits,labels+0.4*cross-entropy:aux_logits,labels"
 // Error(kUsage) shows the forms. lossToString is the inverse.
 LossSpec parseLoss(std::string_view text);

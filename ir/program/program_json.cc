@@ -21,8 +21,6 @@
 namespace pipeshard {
 namespace {
 
-constexpr size_t kMostInlineBytes = 64 * 1024;
-
 // Names of an enumeration, in the order of its values.
 template <typename Enum, size_t kCount>
 std::vector<std::string> enumNames(std::string_view (*name)(Enum)) {
@@ -103,7 +101,7 @@ Json sourceToJson(const Buffer& buffer) {
   if (constant.bytes.size() > kMostInlineBytes) {
     fail(ErrorCode::kConfiguration,
          "buffer \"{}\" starts from a tensor of {} bytes that is not in a file; at most {} bytes fit into "
-         "program.json; keep the weights of the model in an external data file",
+         "program.json",
          buffer.name, constant.bytes.size(), kMostInlineBytes);
   }
   return {{"shape", constant.shape}, {"base64", toBase64(constant.bytes)}};

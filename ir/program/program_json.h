@@ -4,6 +4,7 @@
 // program.json, which is for people and other runtimes, has every instruction.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,10 @@ namespace pipeshard {
 
 // of kinds/NNNN.json and ranks.json; program.json has kProgramVersion
 inline constexpr int kKindVersion = 6;
+
+// A tensor that a buffer starts from may have so many bytes in the text. Larger ones lie in a file: writing a
+// program that holds one throws Error(kConfiguration).
+inline constexpr size_t kMostInlineBytes = 64 * 1024;
 
 // program.json. parse throws Error(kConfiguration) naming the field; version mismatch:
 // Error(kVersionMismatch).

@@ -115,7 +115,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   const size_t first_backward = graph.nodes.size();
 
   const std::vector<ValueId> parameters = learnedParameters(training);
-  requireTrainableTypes(graph);
+  if (trains) requireTrainableTypes(graph);
   BackwardBuilder builder(graph);
   if (trains && extras.loss_scaling.first > 0) training.loss_scale = addLossScale(builder, training.loss);
   const Gradients gradients = trains ? appendBackward(builder, training.loss, parameters, training.loss_scale)

@@ -74,11 +74,18 @@ class Scanner {
     });
   }
 
+  // Packed floats and doubles lie in the file as they do in raw data. A second such field stays: the reader
+  // refuses that.
   bool tensor(std::string& out) {
+    using Tensor = onnx::TensorProto;
     return copyFields(in_, out, [&](int number, int length, std::string& field, bool& dropped) {
-      if (number != onnx::TensorProto::kRawDataFieldNumber || static_cast<uint64_t>(length) <= threshold_)
+      const bool elements = number == Tensor::kRawDataFieldNumber ||
+                            number == Tensor::kFloatDataFieldNumber ||
+                            number == Tensor::kDoubleDataFieldNumber;
+      if (!elements || static_cast<uint64_t>(length) <= threshold_ || weights_.contains(position_))
         return in_.ReadString(&field, length);
-      weights_[position_] = {static_cast<uint64_t>(in_.CurrentPosition()), static_cast<uint64_t>(length)};
+      weights_[position_] = {static_cast<uint64_t>(in_.CurrentPosition()), static_cast<uint64_t>(length),
+                             number};
       dropped = true;
       return in_.Skip(length);
     });

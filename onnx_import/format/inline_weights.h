@@ -11,10 +11,10 @@
 
 namespace pipeshard {
 
-// Parses the stream from its start (position 0 of the file), leaving out the raw_data of initializers of the
-// main graph that is longer than `threshold` bytes; `weights` says where in the file each of them lies.
-// Those of its Constant nodes stay, and `constants` says where they lie. Returns false when the bytes are no
-// ModelProto.
+// Parses the stream from its start (position 0 of the file), leaving out the raw_data, float_data or
+// double_data of initializers of the main graph that is longer than `threshold` bytes; `weights` says where
+// in the file each of them lies. Those of its Constant nodes stay, and `constants` says where they lie.
+// Returns false when the bytes are no ModelProto.
 bool parseWithoutWeights(google::protobuf::io::ZeroCopyInputStream& stream, uint64_t threshold,
                          onnx::ModelProto& model, InlineWeights& weights, ConstantPlaces& constants);
 

@@ -44,6 +44,28 @@ OpsetImports opsetsFrom(const Imports& imports) {
   return opsets;
 }
 
+// That the bytes in the file are all elements of the initializer, of its type.
+void checkInlineWeight(const InlineWeight& weight, const onnx::TensorProto& tensor, uint64_t expected,
+                       const std::string& what) {
+  using Tensor = onnx::TensorProto;
+  const int type = tensor.data_type();
+  const bool floats = type == Tensor::FLOAT || type == Tensor::COMPLEX64;
+  const bool doubles = type == Tensor::DOUBLE || type == Tensor::COMPLEX128;
+  const bool fits = weight.field == Tensor::kFloatDataFieldNumber    ? floats
+                    : weight.field == Tensor::kDoubleDataFieldNumber ? doubles
+                                                                     : true;
+  const bool more = tensor.has_raw_data() || tensor.float_data_size() > 0 || tensor.double_data_size() > 0 ||
+                    tensor.int32_data_size() > 0 || tensor.int64_data_size() > 0 ||
+                    tensor.uint64_data_size() > 0;
+  if (!fits || more)
+    fail(ErrorCode::kBadModel, "{} holds its elements in {}", what,
+         more ? "more than one field" : "a field of another type");
+  if (weight.length != expected) {
+    fail(ErrorCode::kBadModel, "{} holds {} bytes, but its type and shape need {}", what, weight.length,
+         expected);
+  }
+}
+
 // Reads one graph (main, subgraph or function body), once, in the order in which names become known:
 // initializers, inputs, then node by node with the types of its outputs, so that a subgraph sees the types of
 // the outer values that it reads; then the list of outputs.
@@ -177,17 +199,16 @@ void GraphReader::readInitializer(onnx::TensorProto& tensor, int position, bool 
          "{} has large weights of 4 bits ({}), which pipeshard does not read; store them in 8 bits", what,
          shapeToString(shape));
   }
+  if (external && inside_file) fail(ErrorCode::kBadModel, "{} has both inline and external data", what);
   if (external) {
     if (source_.external == nullptr)
       fail(ErrorCode::kBadModel, "{} has external data where none is allowed", what);
     graph_.initializers.emplace(
         id, source_.external->check(tensor, rawByteCount(tensor.data_type(), shape, what), what));
   } else if (inside_file) {
-    const auto [offset, length] = weight->second;
-    const uint64_t expected = rawByteCount(tensor.data_type(), shape, what);
-    if (length != expected)
-      fail(ErrorCode::kBadModel, "{} holds {} bytes, but its type and shape need {}", what, length, expected);
-    graph_.initializers.emplace(id, WeightReference{source_.file, offset, length});
+    checkInlineWeight(weight->second, tensor, rawByteCount(tensor.data_type(), shape, what), what);
+    graph_.initializers.emplace(id,
+                                WeightReference{source_.file, weight->second.offset, weight->second.length});
   } else {
     graph_.initializers.emplace(id, constantFromTensor(tensor, shape, what));
     // a model with inline weights is not held twice

@@ -20,14 +20,20 @@ namespace pipeshard {
 
 inline constexpr const char* kInitializerMark = "pipeshard.initializer";
 
-// Bytes of inline raw data in the .onnx file: offset and length, by position in graph.initializer.
-using InlineWeights = std::map<int, std::pair<uint64_t, uint64_t>>;
+// Where the .onnx file has the elements of an initializer, as raw data has them.
+struct InlineWeight {
+  uint64_t offset = 0;  // in the file
+  uint64_t length = 0;  // bytes
+  int field = 0;        // of TensorProto: raw_data; float_data or double_data, which are packed
+};
+// By position in graph.initializer.
+using InlineWeights = std::map<int, InlineWeight>;
 
 struct ProtoSource {
   const ImportLimits& limits;
   ExternalData* external = nullptr;  // null: no external data is allowed
   std::string file;                  // location of inline weights
-  InlineWeights inline_weights;      // their raw data was taken out of the message
+  InlineWeights inline_weights;      // their elements were taken out of the message
 };
 
 // Takes the message's big fields apart, hence the mutable argument.

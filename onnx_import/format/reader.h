@@ -32,8 +32,9 @@ inline constexpr uint64_t kKeepInline = ~uint64_t{0};
 struct ReadOptions {
   std::string external_data_root;     // a second folder that external data may come from; "" for none
   bool require_external_data = true;  // false: files of external data need not exist (models without weights)
-  // Initializers of the main graph with more inline raw bytes than this are not loaded: they become
-  // references into the .onnx file itself (readModel only). kKeepInline loads all of them as Constants.
+  // Initializers of the main graph with more inline bytes than this (raw, or packed floats or doubles) are
+  // not loaded: they become references into the .onnx file itself (readModel only). kKeepInline loads all of
+  // them as Constants.
   uint64_t inline_weight_bytes = kKeepInline;
   // Weights in Constant nodes become initializers (constant_nodes.h), large ones as above.
   bool lift_constant_nodes = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <charconv>
 #include <cstring>
 
@@ -200,6 +201,12 @@ int64_t sizeOfAxis(const onnx::TensorShapeProto::Dimension& dim) {
   return error == std::errc() && end == name.data() + name.size() && size > 0 ? size : kUnknownSize;
 }
 
+// "?" is what converters write of any axis of unknown size: no two of these are one dimension.
+bool isAxisName(const std::string& text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c >= 0x80; });
+}
+
 }  // namespace
 
 void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64_t element_limit,
@@ -235,7 +242,7 @@ void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64
       }
       count *= static_cast<uint64_t>(size);
     }
-    if (size == kUnknownSize && dim.has_dim_param() && !dim.dim_param().empty()) {
+    if (size == kUnknownSize && isAxisName(dim.dim_param())) {
       symbols[shape.size()] = dim.dim_param();
       symbolic = true;
     }

@@ -30,7 +30,8 @@ Constant constantFromTensor(const onnx::TensorProto& tensor, const Shape& shape,
 // The inverse: raw_data, dims and data_type; no name.
 void constantToTensor(const Constant& constant, onnx::TensorProto& tensor);
 
-// Type, shape and symbols of `value`. What is no dense tensor becomes opaque_type. `what` as above.
+// Type, shape and symbols of `value`; a symbol without a letter or digit ("?") is none. What is no dense
+// tensor becomes opaque_type. `what` as above.
 void valueTypeFromProto(const onnx::TypeProto& type, uint64_t rank_limit, uint64_t element_limit,
                         const std::string& what, Value& value);
 

@@ -21,8 +21,27 @@ constexpr std::string_view kOneMore = " + 1";
 using Sizes = std::map<std::string, int64_t>;
 using Dimensions = std::vector<std::string>;
 
-// Shapes of some values, by a trial of sizes for the dimensions.
-using Shapes = std::vector<std::optional<Shape>>;
+// Some values, at certain sizes of the dimensions.
+using Sample = std::vector<Value>;
+
+int64_t sizeIn(const Sample& sample, size_t value, size_t axis) {
+  const std::optional<Shape>& shape = sample[value].shape;
+  return shape && axis < shape->size() ? (*shape)[axis] : kUnknownSize;
+}
+
+// Nothing if the model does not take these sizes.
+std::optional<Sample> sampleAt(const Graph& graph, const std::vector<ValueId>& values, const Sizes& sizes) {
+  Graph bound = graph;
+  try {
+    bindDimensions(bound, sizes);
+    inferShapes(bound);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  Sample sample;
+  for (const ValueId id : values) sample.push_back(bound.value(id));
+  return sample;
+}
 
 Dimensions dimensionsOf(const Graph& graph) {
   Dimensions names;
@@ -30,51 +49,48 @@ Dimensions dimensionsOf(const Graph& graph) {
   return names;
 }
 
-bool isOpen(const Value& value, size_t axis, const Dimensions& dimensions) {
+// `asked`: sizes for names of other axes than those of inputs.
+bool isOpen(const Value& value, size_t axis, const Dimensions& dimensions, const Sizes& asked) {
   if ((*value.shape)[axis] >= 0) return false;
   if (axis >= value.symbols.size() || value.symbols[axis].empty()) return true;
+  if (asked.contains(value.symbols[axis])) return false;
   const std::vector<std::string> read = dimensionNames(value.symbols[axis]);
   return std::any_of(read.begin(), read.end(), [&](const std::string& name) {
     return std::find(dimensions.begin(), dimensions.end(), name) == dimensions.end();
   });
 }
 
-bool isUnknown(const Value& value, const Dimensions& dimensions) {
+bool isUnknown(const Value& value, const Dimensions& dimensions, const Sizes& asked) {
   if (value.data_type == DataType::kUndefined || !value.shape) return value.opaque_type.empty();
   for (size_t axis = 0; axis < value.shape->size(); ++axis) {
-    if (isOpen(value, axis, dimensions)) return true;
+    if (isOpen(value, axis, dimensions, asked)) return true;
   }
   return false;
 }
 
-// Whether the values' axes may be other than their names say: outputs are declared by the exporter's
-// configuration.
-bool isNamedOutput(const Graph& graph, ValueId id) {
-  const Value& value = graph.value(id);
-  return value.shape && !value.symbols.empty() &&
+// Whether the value may be another than the file says: outputs are declared by the exporter's configuration.
+bool isDeclared(const Graph& graph, ValueId id) {
+  return graph.value(id).shape &&
          std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end();
 }
 
 // What the sizes of axes are at several sizes of the dimensions tells what they are made of. Dimensions whose
-// sizes cannot change alone are names of one size.
+// sizes cannot change alone are names of one size. Those that are `fixed` have this one alone.
 class Trials {
  public:
-  Trials(const Graph& cone, std::vector<ValueId> values, Dimensions dimensions)
+  Trials(const Graph& cone, std::vector<ValueId> values, Dimensions dimensions, Sizes fixed)
       : cone_(cone),
         values_(std::move(values)),
         dimensions_(std::move(dimensions)),
-        fixed_(dimensionsByWeights(cone)) {}
+        fixed_(std::move(fixed)) {
+    fixed_.merge(dimensionsByWeights(cone));
+  }
 
   // Whether the model takes sizes that are tried.
-  bool start() {
-    // Most models take a dozen. Images are larger, tables of positions may be shorter.
-    for (const int64_t unit : {int64_t{4}, int64_t{64}, int64_t{1}}) {
-      unit_ = unit;
-      base_ = trial({}, 0);
-      if (base_) break;
-    }
-    return base_.has_value();
-  }
+  bool start() { return takeNextUnit(); }
+
+  // Once started.
+  const Sample& sample() const { return *base_; }
 
   // Once started: whether an axis has another size than its name says.
   bool isMisnamed(size_t value, size_t axis, const std::string& name) const {
@@ -84,17 +100,15 @@ class Trials {
 
   // Once started: whether every dimension can be told from the others.
   bool run() {
-    Dimensions joint;
-    for (const std::string& name : dimensions_) {
-      if (!fixed_.contains(name) && !addKind({name})) joint.push_back(name);
-    }
-    return joint.empty() || (joint.size() > 1 && addKind(joint));
+    do {
+      if (addKinds()) return true;
+    } while (takeNextUnit());  // a third of a size may be too small for a model that takes the whole
+    return false;
   }
 
   // "8", "batch", "5*batch", "batch/4", "batch + 1", "batch*tokens"; nothing if it is no such size.
   std::optional<std::string> axis(size_t value, size_t axis) const {
-    if (!(*base_)[value] || axis >= (*base_)[value]->size()) return std::nullopt;
-    const int64_t size = (*base_)[value]->at(axis);
+    const int64_t size = sizeIn(*base_, value, axis);
     if (size < 0) return std::nullopt;
     std::vector<const Kind*> read;
     for (const Kind& kind : kinds_) {
@@ -109,12 +123,8 @@ class Trials {
  private:
   struct Kind {
     std::string name;
-    Shapes less, least;  // with 2 and 1 units in place of 3
+    Sample less, least;  // with 2 and 1 units in place of 3
   };
-
-  static int64_t sizeIn(const Shapes& shapes, size_t value, size_t axis) {
-    return shapes[value] && axis < shapes[value]->size() ? shapes[value]->at(axis) : kUnknownSize;
-  }
 
   Sizes sizes(const Dimensions& smaller, int64_t units_less) const {
     Sizes result;
@@ -124,21 +134,36 @@ class Trials {
     return result;
   }
 
-  std::optional<Shapes> trial(const Dimensions& smaller, int64_t units_less) const {
-    Graph graph = cone_;
-    try {
-      bindDimensions(graph, sizes(smaller, units_less));
-      inferShapes(graph);
-    } catch (const Error&) {
-      return std::nullopt;  // the model does not take them
+  std::optional<Sample> trial(const Dimensions& smaller, int64_t units_less) const {
+    return sampleAt(cone_, values_, sizes(smaller, units_less));
+  }
+
+  // Whether the model takes sizes of a further unit; the sample is of the last that it takes.
+  bool takeNextUnit() {
+    const int64_t before = unit_;
+    for (; !units_.empty(); units_.pop_back()) {
+      unit_ = units_.back();
+      std::optional<Sample> taken = trial({}, 0);
+      if (!taken) continue;
+      base_ = std::move(taken);
+      units_.pop_back();
+      return true;
     }
-    Shapes shapes;
-    for (const ValueId id : values_) shapes.push_back(graph.value(id).shape);
-    return shapes;
+    unit_ = before;
+    return false;
+  }
+
+  bool addKinds() {
+    kinds_.clear();
+    Dimensions joint;
+    for (const std::string& name : dimensions_) {
+      if (!fixed_.contains(name) && !addKind({name})) joint.push_back(name);
+    }
+    return joint.empty() || (joint.size() > 1 && addKind(joint));
   }
 
   bool addKind(const Dimensions& names) {
-    std::optional<Shapes> less = trial(names, 1), least = trial(names, 2);
+    std::optional<Sample> less = trial(names, 1), least = trial(names, 2);
     if (!less || !least) return false;
     kinds_.push_back({names.front(), std::move(*less), std::move(*least)});
     return true;
@@ -174,9 +199,91 @@ class Trials {
   std::vector<ValueId> values_;
   Dimensions dimensions_;
   Sizes fixed_;
+  // Taken from the end. Most models take a dozen. Images are larger, tables of positions may be shorter.
+  std::vector<int64_t> units_ = {1, 64, 4};
   int64_t unit_ = 1;
-  std::optional<Shapes> base_;
+  std::optional<Sample> base_;
   std::vector<Kind> kinds_;
+};
+
+// Of what is asked for, sizes of dimensions that the graph has.
+Sizes sizesOf(const Graph& graph, const AskedSizes& asked) {
+  Sizes sizes;
+  for (const SymbolicDimension& dimension : symbolicDimensions(graph, asked.sizes)) {
+    const auto size = asked.sizes.find(dimension.name);
+    if (size != asked.sizes.end()) sizes.insert(*size);
+  }
+  return sizes;
+}
+
+// What axes are by trials of all dimensions, as far as that is true at the sizes asked for, and else by these
+// and trials of the dimensions that take others.
+class AxisSearch {
+ public:
+  AxisSearch(const Graph& cone, const std::vector<ValueId>& values, const AskedSizes& asked)
+      : asked_(asked), all_(cone, values, dimensionsOf(cone), {}) {
+    const Sizes sizes = sizesOf(cone, asked);
+    if (!sizes.empty()) there_ = sampleAt(cone, values, sizes);
+    if (!there_) return;
+    Sizes fixed = sizes;
+    fixed.erase(asked.length);
+    for (const std::string& name : asked.batch) fixed.erase(name);
+    Dimensions names;
+    for (const auto& entry : sizes) names.push_back(entry.first);
+    some_.emplace(cone, values, std::move(names), std::move(fixed));
+  }
+
+  // Whether the model takes any sizes that are tried.
+  bool start() {
+    has_all_ = all_.start();
+    return has_all_ || there_.has_value();
+  }
+
+  // Once started, at sizes that are asked for, or others.
+  const Sample& sample() const { return there_ ? *there_ : all_.sample(); }
+  bool isMisnamed(size_t value, size_t axis, const std::string& name) const {
+    if (has_all_ && all_.isMisnamed(value, axis, name)) return true;
+    const std::optional<int64_t> said =
+        there_ ? evaluateDimension(name, asked_.sizes) : std::optional<int64_t>();
+    return said && sizeIn(*there_, value, axis) >= 0 && *said != sizeIn(*there_, value, axis);
+  }
+
+  // Once started: what axis() needs.
+  void run() {
+    knows_all_ = has_all_ && all_.run();
+    knows_some_ = some_ && some_->start() && some_->run();
+  }
+
+  // As Trials::axis.
+  std::optional<std::string> axis(size_t value, size_t axis) const {
+    if (!there_) return knows_all_ ? all_.axis(value, axis) : std::nullopt;
+    const int64_t size = sizeIn(*there_, value, axis);
+    if (size < 0) return std::nullopt;
+    const auto isTrue = [&](const std::optional<std::string>& found) {
+      return found && evaluateDimension(*found, asked_.sizes) == size;
+    };
+    if (const auto found = knows_all_ ? all_.axis(value, axis) : std::nullopt; isTrue(found)) return found;
+    if (const auto found = knows_some_ ? some_->axis(value, axis) : std::nullopt; isTrue(found)) return found;
+    if (!hasOneRow()) return std::nullopt;
+    return axis == 0 && size == 1 ? *asked_.batch.begin() : std::to_string(size);
+  }
+
+ private:
+  // Then there are no other sizes: a row is never cut.
+  bool hasOneRow() const {
+    const auto isOne = [&](const std::string& name) {
+      const auto size = asked_.sizes.find(name);
+      return size != asked_.sizes.end() && size->second == 1;
+    };
+    return asked_.length.empty() && !asked_.batch.empty() &&
+           std::all_of(asked_.batch.begin(), asked_.batch.end(), isOne);
+  }
+
+  const AskedSizes& asked_;
+  Trials all_;
+  std::optional<Sample> there_;  // at the sizes asked for
+  std::optional<Trials> some_;
+  bool has_all_ = false, knows_all_ = false, knows_some_ = false;
 };
 
 void takeAxis(const std::string& found, size_t axis, const Dimensions& dimensions, Value& value) {
@@ -186,7 +293,7 @@ void takeAxis(const std::string& found, size_t axis, const Dimensions& dimension
   with.symbols[axis] = size ? "" : found;
   if (size) (*with.shape)[axis] = *size;
   // A name with other characters is none of an expression.
-  if (!isOpen(with, axis, dimensions)) value = std::move(with);
+  if (!isOpen(with, axis, dimensions, {})) value = std::move(with);
 }
 
 // What the values are made of; `in_cone`: their ids there. What is made of them does not matter, nor whether
@@ -205,16 +312,33 @@ Graph coneOf(const Graph& graph, const std::vector<ValueId>& values, std::vector
 // Axes of values that the trials have given another size than their names say.
 using Misnamed = std::vector<std::set<size_t>>;
 
-Misnamed misnamedAxes(const Graph& graph, const std::vector<ValueId>& values, const Trials& trials) {
+Misnamed misnamedAxes(const Graph& graph, const std::vector<ValueId>& values, const AxisSearch& search) {
   Misnamed result(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const Value& value = graph.value(values[i]);
-    if (!isNamedOutput(graph, values[i])) continue;
+    if (!isDeclared(graph, values[i])) continue;
     for (size_t axis = 1; axis < std::min(value.shape->size(), value.symbols.size()); ++axis) {
-      if ((*value.shape)[axis] < 0 && trials.isMisnamed(i, axis, value.symbols[axis])) result[i].insert(axis);
+      if ((*value.shape)[axis] < 0 && search.isMisnamed(i, axis, value.symbols[axis])) result[i].insert(axis);
     }
   }
   return result;
+}
+
+bool hasOtherRank(const Value& value, const Value& sample) {
+  return value.shape && sample.shape && sample.shape->size() != value.shape->size();
+}
+
+// Type and rank where they are not known, or the file says another one. `inferred`: without any sizes.
+void takeRank(const Value& inferred, const Value* sample, Value& value) {
+  if (value.data_type == DataType::kUndefined) value.data_type = inferred.data_type;
+  if (value.data_type == DataType::kUndefined && sample != nullptr) value.data_type = sample->data_type;
+  const bool is_other = sample != nullptr && hasOtherRank(value, *sample);
+  if (value.shape && !is_other) return;
+  value.shape = inferred.shape;
+  value.symbols = inferred.symbols;
+  if (sample == nullptr || !sample->shape || (value.shape && !hasOtherRank(value, *sample))) return;
+  value.shape = Shape(sample->shape->size(), kUnknownSize);
+  value.symbols.clear();
 }
 
 std::string axesToString(const Value& value) {
@@ -272,41 +396,40 @@ std::set<std::string> namesWithOneMore(const Graph& graph) {
 
 }  // namespace
 
-std::vector<std::string> nameAxes(Graph& graph, const std::vector<std::string>& names) {
+std::vector<std::string> nameAxes(Graph& graph, const std::vector<std::string>& names,
+                                  const AskedSizes& asked) {
   const Dimensions dimensions = dimensionsOf(graph);
   std::vector<ValueId> ids;
   bool any_unknown = false;
   for (const std::string& name : names) {
     const ValueId id = findValue(graph, name);
     if (!id.valid()) continue;
-    const bool is_unknown = isUnknown(graph.value(id), dimensions);
-    if (is_unknown || isNamedOutput(graph, id)) ids.push_back(id);
+    const bool is_unknown = isUnknown(graph.value(id), dimensions, asked.sizes);
+    if (is_unknown || isDeclared(graph, id)) ids.push_back(id);
     any_unknown = any_unknown || is_unknown;
   }
   if (ids.empty()) return {};
   std::vector<ValueId> in_cone;
   const Graph cone = coneOf(graph, ids, in_cone);
-  Trials trials(cone, in_cone, dimensions);
+  AxisSearch search(cone, in_cone, asked);
   Graph known = cone;
   if (any_unknown) inferShapes(known);
-  bool has_sizes = trials.start();
-  const Misnamed misnamed = has_sizes ? misnamedAxes(graph, ids, trials) : Misnamed(ids.size());
-  const bool any_misnamed =
-      std::any_of(misnamed.begin(), misnamed.end(), [](const auto& axes) { return !axes.empty(); });
-  has_sizes = has_sizes && (any_unknown || any_misnamed) && trials.run();
+  const bool has_sizes = search.start();
+  const Misnamed misnamed = has_sizes ? misnamedAxes(graph, ids, search) : Misnamed(ids.size());
+  const auto differs = [&](size_t i) {
+    return !misnamed[i].empty() || (has_sizes && hasOtherRank(graph.value(ids[i]), search.sample()[i]));
+  };
+  bool any_differs = false;
+  for (size_t i = 0; i < ids.size(); ++i) any_differs = any_differs || differs(i);
+  if (has_sizes && (any_unknown || any_differs)) search.run();
   std::vector<std::string> lines;
   for (size_t i = 0; i < ids.size(); ++i) {
     Value& value = graph.value(ids[i]);
-    const Value& inferred = known.value(in_cone[i]);
-    const std::string said = misnamed[i].empty() ? "" : axesToString(value);
-    if (value.data_type == DataType::kUndefined) value.data_type = inferred.data_type;
-    if (!value.shape) {
-      value.shape = inferred.shape;
-      value.symbols = inferred.symbols;
-    }
+    const std::string said = differs(i) ? axesToString(value) : "";
+    takeRank(known.value(in_cone[i]), has_sizes ? &search.sample()[i] : nullptr, value);
     for (size_t axis = 0; has_sizes && value.shape && axis < value.shape->size(); ++axis) {
-      if (!isOpen(value, axis, dimensions) && !misnamed[i].contains(axis)) continue;
-      if (const auto found = trials.axis(i, axis)) takeAxis(*found, axis, dimensions, value);
+      if (!isOpen(value, axis, dimensions, asked.sizes) && !misnamed[i].contains(axis)) continue;
+      if (const auto found = search.axis(i, axis)) takeAxis(*found, axis, dimensions, value);
     }
     if (said.empty() || said == axesToString(value)) continue;
     lines.push_back(
@@ -340,13 +463,22 @@ std::vector<std::string> correctDimensionNames(Graph& graph, const std::map<std:
   return lines;
 }
 
-void findRanksOfOutputs(Graph& graph) {
+void findRanksOfOutputs(Graph& graph, const AskedSizes& asked) {
   const auto hasNoRank = [&](ValueId output) { return !graph.value(output).shape; };
   if (std::none_of(graph.outputs.begin(), graph.outputs.end(), hasNoRank)) return;
   Graph known = graph;
   inferShapes(known);
+  std::vector<ValueId> open;
   for (const ValueId output : graph.outputs) {
     if (hasNoRank(output)) graph.value(output).shape = known.value(output).shape;
+    if (hasNoRank(output)) open.push_back(output);
+  }
+  const Sizes sizes = sizesOf(graph, asked);
+  const auto sample = open.empty() || sizes.empty() ? std::nullopt : sampleAt(graph, open, sizes);
+  for (size_t i = 0; sample && i < open.size(); ++i) {
+    const std::optional<Shape>& shape = (*sample)[i].shape;
+    // One element may be one of these sizes, or always one.
+    if (shape && *shape != Shape{1}) graph.value(open[i]).shape = Shape(shape->size(), kUnknownSize);
   }
 }
 

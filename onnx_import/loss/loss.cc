@@ -402,7 +402,13 @@ ValueId chooseOutput(const Graph& graph, const std::string& name) {
   if (candidates.size() > 1)
     failAmbiguous(graph, fmt::format("the model has {} scalar outputs", candidates.size()));
   if (candidates.empty() && name.empty()) failAmbiguous(graph, "the model has no scalar output");
-  if (candidates.empty()) failAmbiguous(graph, fmt::format("the model has no output '{}'", name));
+  if (candidates.empty()) {
+    const std::vector<std::string> kinds = lossKinds();
+    const bool is_kind = std::find(kinds.begin(), kinds.end(), name) != kinds.end();
+    failAmbiguous(
+        graph, fmt::format("the model has no output '{}'{}", name,
+                           is_kind ? fmt::format(" (the kind is --loss {}:PREDICTION,TARGET)", name) : ""));
+  }
   const Value& value = graph.value(candidates[0]);
   if (!isFloatingPoint(value.data_type) || (value.shape && !isScalar(value))) {
     failAmbiguous(graph, fmt::format("output '{}' is no floating-point scalar", value.name));

@@ -337,14 +337,15 @@ void setRecurrentLengths(LoweringContext& c, RecurrentLayer& layer) {
   layer.lengths = c.unsqueeze(c.cast(c.input(4), DataType::kInt32), {1});
 }
 
-// Files contradict themselves: PyTorch's exporter forgets proj_size of an LSTM.
+// Files contradict themselves (PyTorch's exporter forgets proj_size of an LSTM), or a size that is given for
+// the batch of a state is another than that of the sequences.
 void requireRecurrentShapes(LoweringContext& c, const RecurrentLayer& layer) {
   const Shape x = c.shape(c.input(0));
   const int64_t rows = layer.gates * layer.hidden;
   const auto require = [&](size_t position, const char* name, const Shape& expected) {
     if (!c.hasInput(position) || c.shape(c.input(position)) == expected) return;
-    c.refuse(fmt::format("{} has the shape {}, but R and X make it {}; the file contradicts itself", name,
-                         shapeToString(c.shape(c.input(position))), shapeToString(expected)));
+    c.refuse(fmt::format("{} has the shape {}, but R and X make it {}; file and sizes contradict each other",
+                         name, shapeToString(c.shape(c.input(position))), shapeToString(expected)));
   };
   require(1, "W", {layer.directions, rows, x[2]});
   require(3, "B", {layer.directions, 2 * rows});

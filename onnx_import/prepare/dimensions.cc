@@ -358,7 +358,12 @@ std::vector<std::string> misnamedOutputs(const Graph& graph, const Graph& prepar
     const ValueId found = findValue(prepared, value.name);
     if (!found.valid() || !value.shape || !prepared.value(found).shape) continue;
     const Shape& shape = prepared.shape(found);
-    if (shape.size() != value.shape->size()) continue;
+    if (shape.size() != value.shape->size()) {
+      lines.push_back(
+          fmt::format("output '{}' is {} in the file, but follows from its operators as {}: that counts",
+                      value.name, shapeToString(*value.shape), shapeToString(shape)));
+      continue;
+    }
     Shape said = shape;
     for (size_t axis = 0; axis < shape.size(); ++axis) {
       if ((*value.shape)[axis] >= 0 || axis >= value.symbols.size()) continue;

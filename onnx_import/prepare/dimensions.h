@@ -31,8 +31,9 @@ std::map<std::string, int64_t> defaultDimensions(const Graph& graph);
 // shape of its weight. E.g. {"num_channels", 3}.
 std::map<std::string, int64_t> dimensionsByWeights(const Graph& graph);
 
-// Outputs whose axes are not what their names say: one line each, with the shape by the names and the one
-// that was found. `prepared`: the graph with these dimensions bound. Outputs that it lacks are left out.
+// Outputs whose axes are not what their names say, or are another number: one line each, with the shape by
+// the file and the one that was found. `prepared`: the graph with these dimensions bound. Outputs that it
+// lacks are left out.
 std::vector<std::string> misnamedOutputs(const Graph& graph, const Graph& prepared,
                                          const std::map<std::string, int64_t>& dimensions);
 

@@ -338,17 +338,15 @@ void Inference::mergeOutput(const Node& node, size_t index, const Value& inferre
     value.symbols = inferred.symbols;
     return;
   }
-  // PyTorch's exporter declares [] where it has not found a shape (a cross-entropy without reduction, and all
-  // that is computed from it). Sizes that --dim contradicts are others: those have axes.
-  const auto isOutput = [&] {
-    return std::find(graph_.outputs.begin(), graph_.outputs.end(), node.outputs[index]) !=
-           graph_.outputs.end();
-  };
-  if (value.shape->empty() && !inferred.shape->empty() && !isOutput()) {
+  // The rank of a model's output is only declared: what follows counts. PyTorch's exporter declares [] where
+  // it has not found a shape (a cross-entropy without reduction, and all that is computed from it).
+  if (value.shape->size() != inferred.shape->size()) {
+    const auto& outputs = graph_.outputs;
+    const bool is_output = std::find(outputs.begin(), outputs.end(), node.outputs[index]) != outputs.end();
+    if (is_output ? depth_ > 0 : !value.shape->empty()) disagree();
     value.shape = inferred.shape;
     value.symbols = inferred.symbols;
   }
-  if (value.shape->size() != inferred.shape->size()) disagree();
   // Beside a size, the name that says it (bindDimensions): only a name, such as the height of an image for
   // that of its logits. On axis 0 it is the rows of the batch, of which a file may have a fixed number
   // inside.
@@ -429,8 +427,9 @@ bool holdsNoWeight(const Graph& graph, const std::vector<InitializerRole>& roles
   if (node.is("ConstantOfShape")) return true;
   const auto isNoWeight = [&](ValueId id) {
     if (!id.valid()) return true;
-    const Value& value = graph.value(id);
-    return !isFloatingPoint(value.data_type) || isMade(value) || elementCount(*value.shape) == 1 ||
+    const Value& value = graph.value(id);  // of an open shape: Shape gives a part of it that is known
+    return !isFloatingPoint(value.data_type) || isMade(value) ||
+           (hasStaticType(value) && elementCount(*value.shape) == 1) ||
            isConstantOfFile(value, roles[id.index()]);
   };
   return std::any_of(node.inputs.begin(), node.inputs.end(), [](ValueId id) { return id.valid(); }) &&

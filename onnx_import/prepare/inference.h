@@ -29,8 +29,10 @@ class Inference {
   Inference(Graph& graph, int64_t limit_bytes);
 
   // Fills in what is unknown of every value. What is known stays, and must agree: Error(kBadModel) names the
-  // node. But a size that is said by the name beside it (bindDimensions; not on axis 0) gives way to one that
-  // follows. Operators that nobody knows leave their outputs as they are, as do lowerings that refuse a node.
+  // node. But a size that is said by the name beside it (bindDimensions; not on axis 0), and the rank of an
+  // output of the model, give way to what follows. Of an If whose condition is known the branch that is not
+  // taken is not looked at. Operators that nobody knows leave their outputs as they are, as do lowerings that
+  // refuse a node.
   void run();
 
   // Constants found for node outputs. Initializers that may be trained count as unknown.

@@ -26,6 +26,7 @@ class SubgraphInferencer : public onnx::GraphInferencer {
 
   std::vector<const onnx::TypeProto*> doInferencing(const std::vector<const onnx::TypeProto*>& input_types,
                                                     const std::vector<const onnx::TensorProto*>&) override {
+    if (is_done_ && input_types.empty()) return types();  // that of a branch stays
     auto& slot = std::get<std::shared_ptr<const Graph>>(node_.attributes.at(attribute_));
     auto copy = std::make_shared<Graph>(*slot);
     for (size_t i = 0; i < std::min(input_types.size(), copy->inputs.size()); ++i) {
@@ -42,16 +43,22 @@ class SubgraphInferencer : public onnx::GraphInferencer {
     types_.clear();
     for (ValueId id : copy->outputs) types_.push_back(knownType(copy->value(id)));
     slot = std::move(copy);
+    is_done_ = true;
+    return types();
+  }
+
+ private:
+  std::vector<const onnx::TypeProto*> types() const {
     std::vector<const onnx::TypeProto*> result;
     for (const onnx::TypeProto& type : types_) result.push_back(&type);
     return result;
   }
 
- private:
   Inference& outer_;
   Node& node_;
   std::string attribute_;
   std::vector<onnx::TypeProto> types_;
+  bool is_done_ = false;
 };
 
 onnx::TypeProto knownType(const Value& value) {
@@ -160,7 +167,18 @@ onnx::TypeProto* NodeContext::getOutputType(size_t index) {
   return index < output_types_.size() ? &output_types_[index] : nullptr;
 }
 
-onnx::GraphInferencer* NodeContext::getGraphAttributeInferencer(const std::string& attribute_name) {
+// A condition that is known decides: its branch stands for both, as the other one may not go with the sizes
+// that are given.
+std::string NodeContext::branchTaken(const std::string& attribute_name) const {
+  if (!node_.is("If") || !hasInput(0)) return attribute_name;
+  const Constant* condition = inference_.constantOf(node_.inputs[0]);
+  if (condition == nullptr || condition->data_type != DataType::kBool || condition->bytes.size() != 1)
+    return attribute_name;
+  return condition->bytes[0] != std::byte{0} ? "then_branch" : "else_branch";
+}
+
+onnx::GraphInferencer* NodeContext::getGraphAttributeInferencer(const std::string& name) {
+  const std::string attribute_name = branchTaken(name);
   const auto it = node_.attributes.find(attribute_name);
   if (it == node_.attributes.end() || !std::holds_alternative<std::shared_ptr<const Graph>>(it->second)) {
     fail(ErrorCode::kBadModel, "{} has no subgraph '{}'", describeNode(node_), attribute_name);

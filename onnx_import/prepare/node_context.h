@@ -34,13 +34,15 @@ class NodeContext : public onnx::InferenceContext {
   const onnx::TensorProto* getInputData(size_t index) const override;
   size_t getNumOutputs() const override { return node_.outputs.size(); }
   onnx::TypeProto* getOutputType(size_t index) override;
-  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& attribute_name) override;
+  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& name) override;
   const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
   // nullopt where it is not known, or the input is no tensor.
   std::optional<int64_t> inputRank(size_t index) const;
   const onnx::TensorShapeProto* getSymbolicInput(size_t) const override { return nullptr; }
 
  private:
+  std::string branchTaken(const std::string& attribute_name) const;
+
   Inference& inference_;
   Node& node_;
   const onnx::NodeProto& proto_;

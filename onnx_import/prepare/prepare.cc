@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <fmt/ranges.h>
 #include <onnx/defs/schema.h>
 
 #include "ir/base/error.h"
@@ -60,9 +61,10 @@ void refuseControlFlow(Graph& graph, const Node& node) {
   if (!obstacle.empty()) fail(ErrorCode::kBadModel, "{}: {}", describeNode(node), obstacle);
 }
 
-// What to write in place of a selection by a mask, x[mask].
-std::string_view waysRoundSelection(const Node& node) {
-  if (!node.is("NonZero") && !node.is("Compress")) return "";
+// What to do: for a selection by a mask, x[mask], what to write in its place.
+std::string_view waysRoundData(const Node& node) {
+  if (!node.is("NonZero") && !node.is("Compress"))
+    return ". Export the model without the part that makes it, and with what that gives as an input";
   return ". It selects by a mask, as x[mask] does: keep all elements, and leave out of the loss those that "
          "the mask leaves out: labels of -100 (torch.where(mask, labels, -100)), or a mean written as "
          "(loss * mask).sum() / mask.sum()";
@@ -98,7 +100,7 @@ std::string_view waysRoundSelection(const Node& node) {
        "{}: the shape of its output '{}' ({}{}) depends on data, not only on the shapes of the inputs; "
        "pipeshard needs static shapes{}",
        where, value.name, dataTypeName(value.data_type),
-       value.shape ? shapeToString(*value.shape) : " of unknown rank", waysRoundSelection(node));
+       value.shape ? shapeToString(*value.shape) : " of unknown rank", waysRoundData(node));
 }
 
 // Optional outputs that nobody reads need no shape: they go.
@@ -208,6 +210,34 @@ void checkStatic(Graph& graph, const PrepareOptions& options) {
   }
 }
 
+// Where nobody has said so: "with batch = 1 and N = 16, chosen as nobody gave a size (--dim batch=N ..)".
+void tellChosenSizes(const PrepareOptions& options, Error& error) {
+  std::vector<std::string> sizes, names;
+  for (const std::string& name : options.chosen) {
+    const auto size = options.dimensions.find(name);
+    if (size == options.dimensions.end()) continue;
+    sizes.push_back(fmt::format("{} = {}", name, size->second));
+    names.push_back(fmt::format("--dim {}=N", name));
+  }
+  const bool is_told = error.message().find("chosen, as nobody gave a size") != std::string::npos;
+  if (sizes.empty() || is_told || error.code() != ErrorCode::kBadModel) return;
+  error.addContext(fmt::format("with {}, chosen as nobody gave a size ({} gives another)",
+                               fmt::join(sizes, " and "), fmt::join(names, " ")));
+}
+
+// Steps 2 to 5, and what they say of each other.
+void makeStatic(Graph& graph, const PrepareOptions& options) {
+  upgradeOperators(graph);
+  foldAll(graph, options.fold_limit_bytes);
+  keepLayerWeights(graph);
+  if (options.supported) expandAll(graph, options);
+  if (adoptImportedOpset(graph)) {
+    foldAll(graph, options.fold_limit_bytes);
+    if (options.supported) expandAll(graph, options);
+    adoptImportedOpset(graph);
+  }
+}
+
 }  // namespace
 
 Graph prepareModel(Graph graph, const PrepareOptions& options) {
@@ -218,11 +248,12 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   inlineFunctions(graph, ImportLimits().inlined_nodes,
                   [](const Function& function) { return function.domain == kPipeshardDomain; });
   bindDimensions(graph, options.dimensions, options.chosen);
-  upgradeOperators(graph);
-  foldAll(graph, options.fold_limit_bytes);
-  keepLayerWeights(graph);
-  if (options.supported) expandAll(graph, options);
-  adoptImportedOpset(graph);
+  try {
+    makeStatic(graph, options);
+  } catch (Error& error) {
+    tellChosenSizes(options, error);
+    throw;
+  }
   omitUnreadOutputs(graph);
   removeDeadCode(graph);
   checkStatic(graph, options);

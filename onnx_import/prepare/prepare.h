@@ -35,8 +35,9 @@ struct PrepareOptions {
 //   5. where `supported` is given: replace operators to which it says no, or which a lowering claims, by
 //      their lowering, else by their ONNX function body; take both branches of an If on data (branches.h);
 //      fold as in 3; repeat until nothing changes
-//   6. give nodes of such bodies the graph's opset (adoptImportedOpset); drop optional outputs that nobody
-//      reads and whose shape is not known; remove dead code
+//   6. give nodes of such bodies the graph's opset, or the graph one that has theirs (adoptImportedOpset;
+//      then 3 and 5 once more); drop optional outputs that nobody reads and whose shape is not known; remove
+//      dead code
 //   7. verify that every shape is static
 // Errors: kUsage for an unbound or unknown dimension (names those that exist and shows the option), kBadModel
 // naming the node whose shape cannot be found or contradicts another, or the control flow that cannot be made

@@ -105,24 +105,41 @@ Graph withShapes(const Graph& graph) {
   return known;
 }
 
-}  // namespace
-
-int upgradeOperators(Graph& graph) {
-  const auto imported = graph.opset_imports.find("");
-  const bool old = imported != graph.opset_imports.end() && imported->second < kUpgradedFrom;
-  if (!old && !hasOldNodes(graph)) return 0;
+int upgradeAll(Graph& graph) {
   const int upgraded = upgradeNodes(graph, withShapes(graph), kUpgradedTo);
   int& version = graph.opset_imports[""];
   version = std::max(version, kUpgradedTo);
   return upgraded;
 }
 
-void adoptImportedOpset(Graph& graph) {
+// Below the opset that the graph imports, and another operator there.
+bool hasOtherMeaning(const Node& node, int imported) {
+  const auto* registry = onnx::OpSchemaRegistry::Instance();
+  return isBelow(node, imported) && registry->GetSchema(node.op_type, node.opset_version, "") !=
+                                        registry->GetSchema(node.op_type, imported, "");
+}
+
+}  // namespace
+
+int upgradeOperators(Graph& graph) {
   const auto imported = graph.opset_imports.find("");
-  if (imported == graph.opset_imports.end() || imported->second < kUpgradedTo) return;
-  const bool any = std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                               [&](const Node& node) { return isBelow(node, imported->second); });
-  if (any) upgradeNodes(graph, Graph(graph), imported->second);
+  const bool old = imported != graph.opset_imports.end() && imported->second < kUpgradedFrom;
+  return old || hasOldNodes(graph) ? upgradeAll(graph) : 0;
+}
+
+bool adoptImportedOpset(Graph& graph) {
+  const auto imported = graph.opset_imports.find("");
+  if (imported == graph.opset_imports.end()) return false;
+  const int version = imported->second;
+  const auto any = [&](auto is) { return std::any_of(graph.nodes.begin(), graph.nodes.end(), is); };
+  if (version < kUpgradedTo) {
+    if (!any([&](const Node& node) { return hasOtherMeaning(node, version); })) return false;
+    upgradeAll(graph);
+    return true;
+  }
+  if (any([&](const Node& node) { return isBelow(node, version); }))
+    upgradeNodes(graph, Graph(graph), version);
+  return false;
 }
 
 }  // namespace pipeshard

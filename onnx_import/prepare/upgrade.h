@@ -18,7 +18,9 @@ namespace pipeshard {
 int upgradeOperators(Graph& graph);
 
 // The bodies that ONNX gives operators may be of older opsets than the graph's. Their nodes get the graph's
-// version where they mean the same in it.
-void adoptImportedOpset(Graph& graph);
+// version where they mean the same in it. A graph below opset 18 with nodes that mean something else in its
+// opset (DynamicQuantizeLinear's ReduceMin of 11 in 17) is upgraded as a whole, as by upgradeOperators: true
+// then; types and shapes of values that were added are not known.
+bool adoptImportedOpset(Graph& graph);
 
 }  // namespace pipeshard

@@ -1,6 +1,7 @@
 #include "partition/cut/stage_shardings.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "ir/base/error.h"
@@ -71,9 +72,20 @@ void requireFit(const Shape& shape, const ShardingSpec& spec, const LogicalMesh&
   const std::string fault = specFault(spec, shape, mesh);
   if (fault.empty()) return;
   fail(ErrorCode::kConfiguration,
-       "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose microbatches of "
-       "equal size (--microbatches), or another sharding",
+       "'{}' {} cannot be kept as {} on mesh {} for a microbatch of {} row(s): {}; choose fewer microbatches "
+       "(--microbatches), so that each has more rows, or another sharding",
        name, shapeToString(shape), printSpec(spec), printMesh(mesh), rows, fault);
+}
+
+// What the base does as `uses` say, in the member of so many rows.
+Strategy strategyOf(const Graph& base, const Graph& member, NodeId node, const LogicalMesh& mesh,
+                    const std::vector<AxisUse>& uses, int64_t rows) {
+  std::optional<Strategy> strategy = makeStrategy(member, member.node(node), mesh, uses);
+  if (strategy) return std::move(*strategy);
+  fail(ErrorCode::kConfiguration,
+       "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose fewer microbatches "
+       "(--microbatches), so that each has more rows, or another sharding",
+       describeNode(member.node(node)), printUses(base, base.node(node), uses), printMesh(mesh), rows);
 }
 
 IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan,
@@ -97,6 +109,37 @@ IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph&
 
 IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
   return shardingsOf(training, plan, cutTraining(training, plan));
+}
+
+void requireFittingMicrobatches(const TrainingFamily& family, const Plan& plan) {
+  const Graph& base = family.base().graph;
+  const Cut cut = cutTraining(family.base(), plan);
+  const IdVector<StageId, std::optional<StageSharding>> shardings = shardingsOf(family.base(), plan, cut);
+  std::set<int64_t> sizes;
+  for (int64_t k = 0; k < family.microbatches(); ++k) sizes.insert(family.microbatch(k).count);
+  sizes.erase(family.largestMicrobatch());
+  for (const int64_t rows : sizes) {
+    const Graph& member = family.at(rows).graph;
+    for (const StageId s : plan.stages.ids()) {
+      if (!shardings[s]) continue;
+      const StageSharding& sharding = *shardings[s];
+      const auto require = [&](const std::vector<ValueId>& values, const std::vector<ValueId>& of_base) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          if (!values[i].valid()) continue;
+          const ShardingSpec& kept = sharding.kept[of_base[i].index()];
+          if (kept.axes.size() == member.shape(values[i]).size())
+            requireFit(member.shape(values[i]), kept, sharding.mesh, member.value(values[i]).name, rows);
+        }
+      };
+      const auto nodes = shardedNodes(cut, s);
+      for (const NodeId id : nodes)
+        strategyOf(base, member, id, sharding.mesh, sharding.strategies[id.index()].uses, rows);
+      for (const NodeId id : nodes) {
+        require(member.node(id).inputs, base.node(id).inputs);
+        require(member.node(id).outputs, base.node(id).outputs);
+      }
+    }
+  }
 }
 
 StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn)
@@ -221,14 +264,7 @@ PieceSharding StageShardings::pieceSharding(StageId stage, const std::vector<Nod
   for (NodeId id : nodes) {
     const Node& node = member.node(id);
     const std::vector<AxisUse>& uses = sharding.strategies[id.index()].uses;
-    std::optional<Strategy> strategy = makeStrategy(member, node, mesh, uses);
-    if (!strategy) {
-      fail(ErrorCode::kConfiguration,
-           "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose microbatches of equal "
-           "size (--microbatches), or another sharding",
-           describeNode(node), printUses(base, base.node(id), uses), printMesh(mesh), rows);
-    }
-    piece.strategies.push_back(std::move(*strategy));
+    piece.strategies.push_back(strategyOf(base, member, id, mesh, uses, rows));
     match(node.inputs, base.node(id).inputs);
     match(node.outputs, base.node(id).outputs);
   }

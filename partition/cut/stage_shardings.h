@@ -102,4 +102,8 @@ class StageShardings {
 // Error(kConfiguration) naming stage and entry when it does not fit the model.
 IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan);
 
+// The shardings that were chosen for the largest microbatch fit those of other sizes, too: what making the
+// programs would find, for a plan without them. Error(kConfiguration) naming node or value and the rows.
+void requireFittingMicrobatches(const TrainingFamily& family, const Plan& plan);
+
 }  // namespace pipeshard

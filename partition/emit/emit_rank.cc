@@ -452,7 +452,7 @@ class RankEmitter {
       const int count = output.axis < 0 ? 1 : context_.versions.microbatchesPerUpdate();
       for (int k = 0; k < count; ++k) {
         if (!layout_.takes(rank_, k)) continue;
-        addResult(Result::Kind::kOutput, builder_.nameOf(output.value), builder_.produced(output.value, k));
+        addResult(Result::Kind::kOutput, output.name, builder_.produced(output.value, k));
         builder_.program().results.back().microbatch = k;
         builder_.program().results.back().axis = output.axis;
       }

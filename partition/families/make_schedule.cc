@@ -174,8 +174,8 @@ Schedule makeSchedule(const ScheduleSpec& schedule, int ranks, int microbatches,
   const bool has_m = std::find(options.begin(), options.end(), "m") != options.end();
   if (has_m && asked.options.try_emplace("m", microbatches).first->second != microbatches) {
     fail(ErrorCode::kConfiguration,
-         "schedule {}: found {} microbatches per update; expected {}: give --microbatches {} as well, or "
-         "leave out the option m",
+         "schedule {}: found {} microbatches per update; expected {}: give --microbatches {} as well, "
+         "without --accumulate, or leave out the option m",
          text, microbatches, asked.options.at("m"), asked.options.at("m"));
   }
   constexpr int64_t kMostMicrobatches = 1 << 20;
@@ -189,8 +189,8 @@ Schedule makeSchedule(const ScheduleSpec& schedule, int ranks, int microbatches,
   const Schedule made = makeSchedule({canonicalOf(asked), ranks, all_microbatches, {}, replicas});
   if (made.microbatches_per_update == microbatches) return made;
   fail(ErrorCode::kConfiguration,
-       "schedule {}: found {} microbatches per update; expected {} (--microbatches {})", text, microbatches,
-       made.microbatches_per_update, made.microbatches_per_update);
+       "schedule {}: found {} microbatches per update; expected {} (--microbatches {}, without --accumulate)",
+       text, microbatches, made.microbatches_per_update, made.microbatches_per_update);
 }
 
 }  // namespace pipeshard

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRecordName = "evaluation.json";
-constexpr int kRecordVersion = 2;
+constexpr int kRecordVersion = 3;
 
 // What the programs in the folder were made for.
 struct Record {
@@ -41,14 +41,22 @@ struct Record {
   int64_t last_batch = 0;
   int64_t left_out = 0;
   std::string divisor;
+  bool adds = false;
   bool exact = true;
   int64_t drawn = 0;
 };
 
 std::string toJson(const Record& record) {
-  Json json = {{"version", kRecordVersion}, {"made_from", record.made_from},   {"rows", record.rows},
-               {"batch", record.batch},     {"last_batch", record.last_batch}, {"left_out", record.left_out},
-               {"divisor", record.divisor}, {"exact", record.exact},           {"drawn", record.drawn}};
+  Json json = {{"version", kRecordVersion},
+               {"made_from", record.made_from},
+               {"rows", record.rows},
+               {"batch", record.batch},
+               {"last_batch", record.last_batch},
+               {"left_out", record.left_out},
+               {"divisor", record.divisor},
+               {"adds", record.adds},
+               {"exact", record.exact},
+               {"drawn", record.drawn}};
   return dumpJson(json);
 }
 
@@ -60,8 +68,8 @@ std::optional<Record> readRecord(const fs::path& folder) {
     const Json json = parseJson(*text, kRecordName);
     checkJsonVersion(json, kRecordName, kRecordVersion);
     const JsonReader reader(json, kRecordName);
-    reader.expectObject(
-        {"version", "made_from", "rows", "batch", "last_batch", "left_out", "divisor", "exact", "drawn"});
+    reader.expectObject({"version", "made_from", "rows", "batch", "last_batch", "left_out", "divisor", "adds",
+                         "exact", "drawn"});
     const auto count = [&](const char* key) { return reader.at(key).integer(0, INT64_MAX); };
     return Record{reader.at("made_from").string(),
                   count("rows"),
@@ -69,6 +77,7 @@ std::optional<Record> readRecord(const fs::path& folder) {
                   count("last_batch"),
                   count("left_out"),
                   reader.at("divisor").string(),
+                  reader.at("adds").boolean(),
                   reader.at("exact").boolean(),
                   count("drawn")};
   } catch (const Error&) {
@@ -132,6 +141,7 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   record.last_batch = programs.last_batch;
   record.left_out = programs.left_out;
   record.divisor = programs.divisor;
+  record.adds = programs.adds;
   record.exact = programs.exact;
   record.drawn = programs.drawn;
   const ProgramSet trains = ProgramFolder(plan_directory.string()).takeSet();
@@ -149,12 +159,16 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
 }
 
 std::string describe(const Record& record, const std::string& data, const EvaluationFolder& made) {
-  std::string text = fmt::format("{}; {} in {} batch{}, weighted by {}{}", data,
-                                 counted(record.rows, "example"), made.batches, made.batches == 1 ? "" : "es",
-                                 record.divisor.empty() ? "their rows" : "what their loss is divided by",
-                                 made.exact ? ""
-                                            : "; the loss is approximate: the model does not tell what it is "
-                                              "a mean of");
+  const std::string together = record.adds              ? "added up: the loss is a sum over all their rows"
+                               : record.divisor.empty() ? "weighted by their rows"
+                                                        : "weighted by what their loss is divided by";
+  const char* approximate =
+      record.adds
+          ? "; the loss is approximate: it has a term that is no sum over rows, which every batch adds"
+          : "; the loss is approximate: the model does not tell what it is a mean of";
+  std::string text =
+      fmt::format("{}; {} in {} batch{}, {}{}", data, counted(record.rows, "example"), made.batches,
+                  made.batches == 1 ? "" : "es", together, made.exact ? "" : approximate);
   if (record.left_out > 0)
     text += fmt::format("; the last {} that the plan's devices cannot share are left out",
                         counted(record.left_out, "example"));
@@ -197,6 +211,7 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
   made.divisor = record->divisor;
   made.drop_last = record->left_out > 0;
   made.batches = std::max<int64_t>(1, record->rows / record->batch) + (record->last_batch > 0 ? 1 : 0);
+  made.adds = record->adds;
   made.exact = record->exact || made.batches == 1;
   const std::string decisions = held_out.decisions.empty() ? "" : ": " + held_out.decisions;
   made.text = describe(*record, printData(data) + decisions, made);

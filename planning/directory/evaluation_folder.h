@@ -17,6 +17,7 @@ namespace pipeshard {
 struct EvaluationFolder {
   int64_t batches = 0;  // of the held-out data, a shorter last one included
   std::string divisor;  // as EvaluationPrograms (planning/programs/evaluation_programs.h)
+  bool adds = false;    // likewise
   bool exact = true;    // likewise; always of a single batch
   bool drop_last = false;
   // For people: "20 examples in 3 batches, weighted by their rows"

@@ -18,6 +18,7 @@
 #include "ir/program/program_set_json.h"
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
+#include "planning/directory/stored_constants.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/files/durable_folder.h"
@@ -26,6 +27,17 @@ namespace pipeshard {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What the program reads that lies in its own folder: copied weights, stored constants.
+std::set<std::string> filesOfFolder(const Program& program) {
+  std::set<std::string> files;
+  for (const Buffer& buffer : program.buffers) {
+    const auto* weight = buffer.source ? std::get_if<WeightReference>(&*buffer.source) : nullptr;
+    if (weight != nullptr && !weight->drawn && fs::path(weight->location).is_relative())
+      files.insert(weight->location);
+  }
+  return files;
+}
 
 // Kinds of all sizes share subgraphs/.
 class ProgramWriter {
@@ -126,6 +138,7 @@ class ProgramWriter {
 WrittenPrograms writePrograms(ProgramsBySize programs, const std::string& folder,
                               const ProgressCallback& progress) {
   makeFolder(folder);
+  storeConstants(programs, folder);
   ProgramWriter writer(folder, progress);
   for (const auto& [size, emitted] : programs) writer.expect(emitted.set.kinds.size());
   RankTables tables;
@@ -180,11 +193,10 @@ DialectChanges expandRank(const std::string& plan_directory, RankId rank, const 
     }
     const Program& program = image.program;
     writeTextFile((into / "program.json").string(), programToJson(program));
-    const auto copied = std::find_if(program.buffers.begin(), program.buffers.end(),
-                                     [](const Buffer& buffer) { return buffer.own_copy; });
-    if (copied == program.buffers.end()) return;
-    makeFolder(into / "weights");
-    fs::copy_file(fs::path(plan_directory) / copiedWeightsFile(rank), into / copiedWeightsFile(rank));
+    for (const std::string& file : filesOfFolder(program)) {
+      makeFolder((into / file).parent_path());
+      fs::copy_file(fs::path(plan_directory) / file, into / file);
+    }
   };
   for (const StepSize size : programs.sizes()) {
     const std::string inside = size.last_batch   ? "last_batch"

@@ -22,9 +22,9 @@ struct WrittenPrograms {
   std::map<std::string, uint64_t> digests;  // contentHash of the files, by path in the folder
 };
 
-// ranks.json, kinds/ and subgraphs/, into a folder that is made. Programs of all sizes share subgraphs where
-// the contents are equal; graphs are let go as they are written. `progress`: told, between files, how far it
-// has come; what it throws ends the work. Errors as writeTextFile.
+// ranks.json, kinds/ and subgraphs/ (and stored_constants.h), into a folder that is made. Programs of all
+// sizes share subgraphs where the contents are equal; graphs are let go as they are written. `progress`:
+// told, between files, how far it has come; what it throws ends the work. Errors as writeTextFile.
 WrittenPrograms writePrograms(ProgramsBySize programs, const std::string& folder,
                               const ProgressCallback& progress = {});
 
@@ -33,8 +33,8 @@ EmittedPrograms aloneProgram(RankProgram rank);
 
 // A rank's own program, for people and for other runtimes: program.json, and its subgraphs by their names
 // ("forward.onnx"), into a folder that is made; that of the last batch in a folder last_batch/ inside, those
-// of shorter sequences in shorter1/ and so on. Copied weights of the rank come along. Returns what a dialect
-// has changed. Errors: those of ProgramFolder; kUsage where the plan has no such rank.
+// of shorter sequences in shorter1/ and so on. Copied weights of the rank and stored constants come along.
+// Returns what a dialect has changed. Errors: those of ProgramFolder; kUsage where the plan has no such rank.
 DialectChanges expandRank(const std::string& plan_directory, RankId rank, const std::string& folder,
                           Dialect dialect = Dialect::kPipeshard);
 

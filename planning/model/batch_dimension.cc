@@ -17,8 +17,16 @@ constexpr int64_t kAnySize = 16;
 
 struct Symbols {
   std::set<std::string> all;
-  std::vector<std::string> leading;  // on axis 0 of an input and on no other axis, in the order of the inputs
+  // Names on axis 0 of an input and on no other axis, in the order of the inputs.
+  std::vector<std::string> leading;
 };
+
+// "batch - 4" where there is a "batch": no name of its own.
+bool isMadeOf(const std::string& symbol, const std::set<std::string>& all) {
+  const std::vector<std::string> names = dimensionNames(symbol);
+  return names != std::vector<std::string>{symbol} &&
+         std::all_of(names.begin(), names.end(), [&](const std::string& name) { return all.contains(name); });
+}
 
 // Axes without a size or a name get one first, so that they are dimensions like any other.
 Symbols symbolsOf(Graph& raw) {
@@ -40,7 +48,8 @@ Symbols symbolsOf(Graph& raw) {
       }
     }
   }
-  std::erase_if(symbols.leading, [&](const std::string& name) { return inner.contains(name); });
+  std::erase_if(symbols.leading,
+                [&](const std::string& name) { return inner.contains(name) || isMadeOf(name, symbols.all); });
   return symbols;
 }
 
@@ -106,6 +115,8 @@ void mergeNames(const Symbols& symbols, Graph& raw, BatchDimension& batch) {
 }
 
 int64_t sizeOfBatch(const PlanRequest& request, const AskedStages& stages) {
+  constexpr int64_t kWhole = 8;  // rows of a batch that is not cut, since its examples meet
+  if (!request.uncut.empty()) return kWhole;
   if (request.microbatches > 0) return request.microbatches * stages.widest;
   constexpr int64_t kPlenty = 720720;  // a multiple of every number up to 16
   return chooseMicrobatches(kPlenty * stages.widest, request.partition, stages) * stages.widest;
@@ -145,6 +156,39 @@ BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStage
                                       dimension.name, kAnySize, dimension.name));
   }
   return batch;
+}
+
+AskedSizes askedSizes(const PlanRequest& request, const AskedStages& stages, const Graph& raw) {
+  AskedSizes asked;
+  try {
+    Graph named = raw;
+    const BatchDimension batch = decideBatchDimension(request, stages, named);
+    asked = {batch.dimensions, {}, request.length_dimension};
+    if (batch.name.empty()) return asked;
+    for (const ValueId input : raw.inputs) {
+      const std::vector<std::string>& symbols = named.value(input).symbols;
+      for (size_t axis = 0; axis < symbols.size(); ++axis) {
+        if (symbols[axis] != batch.name) continue;
+        asked.batch.insert(axisName(raw.value(input), axis));
+      }
+    }
+    for (const std::string& name : asked.batch) asked.sizes[name] = batch.dimensions.at(batch.name);
+  } catch (const Error&) {
+    return {};
+  }
+  return asked;
+}
+
+AskedSizes askedSizes(const Plan& plan, const Graph& raw) {
+  AskedSizes asked{plan.dimensions, {}, plan.length_dimension};
+  const auto batch = plan.dimensions.find(plan.batch_dimension);
+  if (batch == plan.dimensions.end()) return asked;
+  asked.batch.insert(batch->first);
+  for (const SymbolicDimension& dimension : symbolicDimensions(raw, plan.dimensions)) {
+    // What has no size of its own was taken for another name of the batch.
+    if (asked.sizes.emplace(dimension.name, batch->second).second) asked.batch.insert(dimension.name);
+  }
+  return asked;
 }
 
 std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions) {

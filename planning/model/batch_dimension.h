@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "ir/plan/plan.h"
+#include "onnx_import/loss/axis_names.h"
 #include "partition/stages/asked_stages.h"
 #include "planning/request/plan_request.h"
 
@@ -35,6 +37,12 @@ struct BatchDimension {
 // Errors: kUsage for a batch dimension that the model does not have, or if microbatches are asked for and
 // several dimensions may be the batch.
 BatchDimension decideBatchDimension(const PlanRequest& request, const AskedStages& stages, Graph& raw);
+
+// What that will decide, by the names that the graph still has: before its loss is attached. Nothing where it
+// fails: it says so when it is asked.
+AskedSizes askedSizes(const PlanRequest& request, const AskedStages& stages, const Graph& raw);
+// Likewise of a plan's own model, read anew.
+AskedSizes askedSizes(const Plan& plan, const Graph& raw);
 
 // A size that is given for "batch", by a usual name, and nothing in the graph has it: what is asked of a
 // batch of fixed size. Taken out of the dimensions.

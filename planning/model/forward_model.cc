@@ -32,6 +32,7 @@
 #include "planning/model/module_reading.h"
 #include "planning/model/operator_support.h"
 #include "planning/model/sequence_lengths.h"
+#include "planning/model/unmade_outputs.h"
 #include "planning/model/update_extras.h"
 #include "sharding/batch/merged_rows.h"
 #include "sharding/batch/training_family.h"
@@ -62,7 +63,10 @@ class Preparer {
         precision_(given.precision),
         keep_float32_(given.keep_float32),
         evaluates_(given.optimizer.kind == OptimizerSpec::Kind::kNone && given.mode != ModuleMode::kTraining),
+        given_outputs_(given.optimizer.kind == OptimizerSpec::Kind::kNone ? model.outputs
+                                                                          : std::vector<std::string>()),
         limited_rows_(limited_rows),
+        batch_(model.batch),
         batch_dimension_(model.batch_dimension),
         length_dimension_(model.length_dimension) {
     options_.dimensions = model.dimensions;
@@ -74,6 +78,7 @@ class Preparer {
     Graph whole = withRowsFirst(std::move(as_declared), model.batch);
     order_ = nodeOrderForCuts(whole);
     reorderNodes(whole, order_);
+    copyUnmadeOutputs(whole, given_outputs_);
     made_.emplace(std::pair(longest_, model.batch), std::move(whole));
   }
 
@@ -87,9 +92,16 @@ class Preparer {
     const auto found = made_.find({length, rows});
     if (found != made_.end()) return found->second;
     if (!length_dimension_.empty()) options_.dimensions[length_dimension_] = length;
-    Graph graph = withRowsFirst(prepare(rows), rows);
-    if (graph.nodes.size() == order_.size()) reorderNodes(graph, order_);
-    return made_.emplace(std::pair(length, rows), std::move(graph)).first->second;
+    try {
+      Graph graph = withRowsFirst(prepare(rows), rows);
+      if (graph.nodes.size() == order_.size()) reorderNodes(graph, order_);
+      copyUnmadeOutputs(graph, given_outputs_);
+      return made_.emplace(std::pair(length, rows), std::move(graph)).first->second;
+    } catch (Error& error) {
+      if (rows < batch_)
+        error.addContext(fmt::format("with {} of {} rows (fewer --microbatches have more)", rows, batch_));
+      throw;
+    }
   }
 
  private:
@@ -110,7 +122,16 @@ class Preparer {
   Graph withRowsFirst(Graph graph, int64_t rows) {
     if (!options_.dimensions.contains(batch_dimension_) || !mayMergeRows(graph, rows)) return graph;
     const int64_t other_rows = 2 * rows;  // whole groups of rows, where the model has such
-    mergeRowsFirst(graph, rows, prepare(other_rows), other_rows);
+    std::optional<Graph> other;
+    try {
+      other = prepare(other_rows);
+    } catch (Error& error) {
+      // A row is never cut: the file need take no other batch.
+      if (batch_ == 1 && error.code() == ErrorCode::kBadModel) return graph;
+      error.addContext(fmt::format("with {} rows, which tell where the batch is", other_rows));
+      throw;
+    }
+    mergeRowsFirst(graph, rows, *other, other_rows);
     return graph;
   }
 
@@ -119,11 +140,12 @@ class Preparer {
   DataType precision_;
   std::vector<std::string> keep_float32_;
   bool evaluates_;
+  std::vector<std::string> given_outputs_;  // of an evaluation
   MixedNodes mixed_;
   FoundPatterns found_;
   std::vector<std::string> misnamed_;
   TrainingModes left_modes_;
-  int64_t limited_rows_;
+  int64_t limited_rows_, batch_;
   PrepareOptions options_;
   std::string batch_dimension_, length_dimension_;
   int64_t longest_ = 0;  // sequences; 0: there is one length
@@ -145,8 +167,8 @@ LossSpec lossToAttach(const PlanRequest& request, const Graph& raw, const std::s
 }
 
 // What the model gives beside the loss. Not its running statistics: an evaluation leaves them as they are,
-// training hands them on.
-std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss) {
+// training hands them on. An evaluation gives what no operator makes, too (an input, a weight).
+std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss, bool trains) {
   const UseDef uses = computeUseDef(raw);
   const auto isStatistic = [&](ValueId value) {
     NodeId producer = uses.producer[value.index()];
@@ -159,8 +181,8 @@ std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss) {
   };
   std::vector<std::string> names;
   for (const ValueId output : raw.outputs) {
-    if (output != loss && uses.producer[output.index()].valid() && !isStatistic(output))
-      names.push_back(raw.value(output).name);
+    const bool is_given = !trains || uses.producer[output.index()].valid();
+    if (output != loss && is_given && !isStatistic(output)) names.push_back(raw.value(output).name);
   }
   return names;
 }
@@ -206,12 +228,12 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
                   isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
-void noteLeftOut(const std::vector<std::string>& outputs, std::vector<std::string>& notes) {
+// What is evaluated lacks them: that is said first.
+void noteLeftOut(const std::vector<std::string>& outputs, bool has_loss, std::vector<std::string>& notes) {
   if (outputs.empty()) return;
-  notes.push_back(
-      fmt::format("outputs left out, as the loss does not need them and their operators are not "
-                  "supported: {}",
-                  listed(outputs, 6)));
+  notes.insert(has_loss ? notes.end() : notes.begin(),
+               fmt::format("outputs left out, as {}their operators are not supported: {}",
+                           has_loss ? "the loss does not need them and " : "", listed(outputs, 6)));
 }
 
 void noteUnread(const std::vector<std::string>& inputs, std::vector<std::string>& notes) {
@@ -241,7 +263,7 @@ RestoredModule takeModule(const PlanRequest& request, Graph& raw, ForwardModel& 
   if (request.loss.readsModelOutput())
     notes.insert(notes.end(), module.smoothing.begin(), module.smoothing.end());
   notes.insert(notes.end(), module.notes.begin(), module.notes.end());
-  for (std::string& note : moduleNotes(model.parameters)) notes.push_back(std::move(note));
+  for (std::string& note : moduleNotes(model.parameters, trains)) notes.push_back(std::move(note));
   return module;
 }
 
@@ -262,7 +284,8 @@ void keepImported(const PlanRequest& request, Graph joint, ImportedBackward back
 
 // Which weights are trained, the loss, and a backward pass that the model may have been exported with.
 // Returns the loss's name; "" without a loss. Each pass stands where it does for the reason beside it.
-std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& model) {
+std::string readRoles(const PlanRequest& request, const AskedStages& stages, Graph& raw,
+                      ForwardModel& model) {
   // First: all that follows knows weights by the module's names, and asks which of them are parameters.
   RestoredModule module = takeModule(request, raw, model);
   Graph joint = std::move(module.joint);
@@ -283,7 +306,9 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   overrideParameters(raw, request.given.train, request.given.freeze, lost);
-  if (std::string note = likelyBuffers(raw); !note.empty()) model.notes.push_back(std::move(note));
+  const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
+  if (std::string note = trains ? likelyBuffers(raw) : ""; !note.empty())
+    model.notes.push_back(std::move(note));
 
   // Behind takeBackward, too: outputs that are gradients cannot be taken for the loss. The values that a loss
   // reads need types and axes before it is attached.
@@ -292,14 +317,14 @@ std::string readRoles(const PlanRequest& request, Graph& raw, ForwardModel& mode
     for (std::string& line : lines) model.notes.push_back(std::move(line));
   };
   add(correctDimensionNames(raw, request.dimensions));
-  add(nameAxes(raw, asked.valuesRead()));
+  add(nameAxes(raw, asked.valuesRead(), askedSizes(request, stages, raw)));
   const ValueId loss = attachLoss(raw, asked, &model.notes);
 
   // Behind the loss: what it needs is never left out, its labels are read, and it is none of the further
   // outputs.
-  if (loss.valid()) noteLeftOut(leaveOutUnknownOutputs(raw, loss), model.notes);
+  noteLeftOut(leaveOutUnknownOutputs(raw, loss), loss.valid(), model.notes);
   noteUnread(unreadInputs(raw), model.notes);
-  model.outputs = furtherOutputs(raw, loss);
+  model.outputs = furtherOutputs(raw, loss, trains);
   if (!loss.valid()) return "";
   const std::string name = raw.value(loss).name;
   keepImported(request, std::move(joint), std::move(backward), name, model);
@@ -426,7 +451,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     const ShardingRequest& sharding = request.partition.sharding;
     if (sharding.method == ShardingMethod{ShardingKind::kManual} && sharding.constraints.empty())
       file_shardings = readFileShardings(raw, sharding.mesh);
-    findRanksOfOutputs(raw);
+    findRanksOfOutputs(raw, askedSizes(request, stages, raw));
     ForwardModel model;
     if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
       refuseOrKeep(request.any_sizes, model.refusal,
@@ -435,7 +460,7 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     model.extras = updateExtras(request.given);
     model.in_float64 = request.in_float64;
-    const std::string loss_name = readRoles(request, raw, model);
+    const std::string loss_name = readRoles(request, stages, raw, model);
     model.file_shardings = std::move(file_shardings);
     model.source_types.merge(setParameterTypes(request, raw).source_types);
     decideSizes(request, stages, raw, model);

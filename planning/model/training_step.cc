@@ -4,12 +4,15 @@
 #include <map>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
 #include "onnx_import/exporter/lost_parameters.h"
 #include "onnx_import/precision/precision.h"
 #include "partition/families/plan_schedule.h"
+#include "planning/model/unmade_outputs.h"
 #include "sharding/batch/time_axis.h"
 
 namespace pipeshard {
@@ -39,13 +42,26 @@ std::vector<BatchInput> batchInputs(const ForwardModel& model, const Graph& prep
   return inputs;
 }
 
+// The model at twice the rows; nullptr where it takes a batch of one row alone, which is never cut.
+const Graph* atTwiceTheRows(const ForwardModel& model, int64_t rows) {
+  try {
+    return &model.prepared(2 * rows);
+  } catch (const Error& error) {
+    if (model.batch > 1 || error.code() != ErrorCode::kBadModel) throw;
+    return nullptr;
+  }
+}
+
 // What an evaluation gives. Further preparation tells which axis the batch is, even where it is not cut.
 std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& graph, int64_t rows) {
   if (model.outputs.empty()) return {};
-  const Graph* other = model.batch_dimension.empty() ? nullptr : &model.prepared(2 * rows);
+  const Graph* other = model.batch_dimension.empty() ? nullptr : atTwiceTheRows(model, rows);
   const auto axisOf = [&](const Value& value) {
     if (other != nullptr) return growingAxis(value, *other);
-    if (model.fixed_batch == 0) return -1;
+    const bool has_one_row = !model.batch_dimension.empty() && !value.shape->empty();
+    if (model.fixed_batch == 0) return has_one_row && value.shape->front() == 1 ? 0 : -1;
+    const bool has_rows = !value.shape->empty() && value.shape->front() == model.fixed_batch;
+    if (!has_rows && isConstantOutput(graph, value.name)) return -1;
     if (!value.shape->empty()) return 0;  // those of the microbatches, one behind the other
     if (model.microbatches == 1) return -1;
     fail(ErrorCode::kConfiguration,
@@ -55,11 +71,26 @@ std::vector<ModelOutput> modelOutputs(const ForwardModel& model, const Graph& gr
   };
   std::vector<ModelOutput> outputs;
   for (const std::string& name : model.outputs) {
-    const ValueId value = findValue(graph, name);
+    const ValueId value = madeOutput(graph, name);
     PIPESHARD_CHECK(value.valid(), "the output '{}' was lost in preparation", name);
-    outputs.push_back({value, axisOf(graph.value(value))});
+    outputs.push_back({name, value, axisOf(graph.value(findValue(graph, name)))});
   }
   return outputs;
+}
+
+// Where no comparison of two sizes tells what a part of the batch has of an output's rows.
+void requireRowsOfParts(const Graph& graph, const std::vector<ModelOutput>& outputs,
+                        const TimeAxisResult& time) {
+  for (const ModelOutput& output : outputs) {
+    const TimeKind& kind = time.kinds[output.value.index()];
+    if (output.axis < 0 || (kind.kind == TimeKind::Kind::kSplit && kind.axis == output.axis)) continue;
+    throw BatchCutError(
+        fmt::format(
+            "the output '{}' {}: the batch cannot be cut into microbatches here: its axis {} grows with "
+            "the batch, but nothing that is cut tells what a part has of it",
+            output.name, shapeToString(graph.shape(output.value)), output.axis),
+        "export the model without this output");
+  }
 }
 
 // Microbatches that are whole batches of a file: each gives its part of the mean.
@@ -107,6 +138,7 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     for (const ModelOutput& output : outputs) wanted.outputs.push_back(output.value);
     TimeAxisResult time = model.fixed_batch > 0 ? meanOfBatches(graph, wanted, batch.microbatches)
                                                 : splitTimeAxis(graph, wanted, inputs, share);
+    if (share.other != nullptr) requireRowsOfParts(graph, outputs, time);
     TrainingGraph training =
         buildTrainingGraph(ForwardGraph{std::move(graph), time.loss, inputs, std::move(time.totals),
                                         batch.microbatches, std::move(outputs)},
@@ -115,6 +147,20 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
     verifyTrainingGraph(training);
     return training;
   });
+}
+
+void requireCuttableRows(const ForwardModel& model) {
+  constexpr int64_t kRows = 4;  // of which nobody can tell whether they are one row
+  OptimizerSpec none;
+  none.kind = OptimizerSpec::Kind::kNone;
+  try {
+    trainingFamily(model, none, {kRows, 1, true}).base();
+  } catch (const BatchCutError&) {
+    throw;
+  } catch (const Error& error) {
+    // The model takes no such batch, which says nothing of examples that meet.
+    if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
+  }
 }
 
 bool hasDataParallelStage(const Plan& plan) {
@@ -132,6 +178,9 @@ bool canSumOverBatch(const ForwardModel& model, const OptimizerSpec& optimizer, 
   try {
     trainingFamily(model, optimizer, {model.batch, 1, true}).base();
     return true;
+  } catch (const BatchCutError& error) {
+    plan.notes.push_back("the loss is not cut along the batch: " + error.cause());
+    return false;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kBadModel) throw;
     plan.notes.push_back("the loss is not cut along the batch: " + error.message());

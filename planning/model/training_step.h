@@ -28,6 +28,10 @@ TrainingFamily trainingFamily(const ForwardModel& model, const OptimizerSpec& op
 void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& frozen,
                        const std::vector<std::string>& trained = {});
 
+// Of a model with a batch of symbolic size: whether its loss can be cut along the batch at all, whatever the
+// batch that was decided. BatchCutError where examples meet.
+void requireCuttableRows(const ForwardModel& model);
+
 // How a plan takes the batch.
 BatchCut batchCutOf(const Plan& plan, const ForwardModel& model);
 

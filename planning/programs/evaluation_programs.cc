@@ -19,6 +19,7 @@
 #include "partition/families/plan_schedule.h"
 #include "partition/schedules/schedule_verify.h"
 #include "planning/model/sequence_lengths.h"
+#include "planning/programs/batch_losses.h"
 #include "planning/programs/step_programs.h"
 
 namespace pipeshard {
@@ -186,6 +187,8 @@ class EvaluationEmitter {
     });
     moveLayers(training_, family.base(), plan);
     findDivisor(family.base(), programs);
+    if (family.base().totals.empty() && cut.cut && !model_.batch_dimension.empty())
+      askWhetherAdds(family.largestMicrobatch(), programs);
     programs.exact = programs.exact && (cut.cut || model_.batch_dimension.empty());
     EmittedPrograms ranks =
         emitEvaluation(family, plan, forwardPasses(trained_, static_cast<int>(batch.microbatches)), owners_);
@@ -196,13 +199,27 @@ class EvaluationEmitter {
  private:
   // Only a batch that is cut tells what its loss is divided by.
   bool canBeCut(const BatchCut& batch) const {
-    if (batch.rows < 2 || model_.batch_dimension.empty()) return false;
+    if (model_.batch_dimension.empty()) return false;
     try {
       trainingFamily(model_, none_, {batch.rows, batch.microbatches, true}).base();
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kBadModel) throw;
       return false;
+    }
+  }
+
+  void askWhetherAdds(int64_t rows, EvaluationPrograms& programs) const {
+    const auto part = [&](int parts) {
+      return TrainingGraph(trainingFamily(model_, none_, {rows * parts, parts, true}).base());
+    };
+    try {
+      const BatchLosses losses = lossesOfBatches(part);
+      programs.adds = losses.adds;
+      programs.exact = losses.exact;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
+      programs.exact = false;  // the model takes no larger batch, which would tell
     }
   }
 
@@ -219,6 +236,16 @@ class EvaluationEmitter {
   std::map<std::string, StageId> owners_;
 };
 
+// All programs give what batches are weighted by. `size`: of `other`, for people. Error(kConfiguration).
+void requireDivisor(const EvaluationPrograms& whole, const EvaluationPrograms& other,
+                    const std::string& size) {
+  if (whole.divisor.empty() || other.divisor == whole.divisor) return;
+  fail(ErrorCode::kConfiguration,
+       "the loss of a batch of {} does not tell what it is divided by, as others do, so that they have no "
+       "mean together",
+       size);
+}
+
 // Rows that do not fill a batch: in as few microbatches as keep them no larger than others, or else in the
 // first larger number that shardings and devices can share.
 void emitRest(const EvaluationEmitter& emitter, const BatchCut& whole, int64_t rows,
@@ -226,8 +253,10 @@ void emitRest(const EvaluationEmitter& emitter, const BatchCut& whole, int64_t r
   const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
   for (int64_t count = (rows + most_rows - 1) / most_rows; count <= rows; ++count) {
     try {
-      EvaluationPrograms ignored;
-      programs.last = emitter.emit({rows, count, whole.cut}, ignored);
+      EvaluationPrograms rest;
+      EmittedPrograms emitted = emitter.emit({rows, count, whole.cut}, rest);
+      requireDivisor(programs, rest, counted(rows, "row"));
+      programs.last = std::move(emitted);
       programs.last_batch = rows;
       return;
     } catch (const Error& error) {
@@ -252,8 +281,10 @@ void emitShorter(const std::vector<ForwardModel>& models, const TrainingGraph& t
                  const BatchCut& batch, EvaluationPrograms& programs) {
   programs.shorter.clear();
   for (const ForwardModel& model : models) {
-    EvaluationPrograms ignored;
-    programs.shorter.push_back(EvaluationEmitter(model, training, plan).emit(batch, ignored));
+    EvaluationPrograms shorter;
+    programs.shorter.push_back(EvaluationEmitter(model, training, plan).emit(batch, shorter));
+    requireDivisor(programs, shorter,
+                   fmt::format("sequences of length {}", model.dimensions.at(model.length_dimension)));
   }
 }
 

@@ -29,7 +29,8 @@ struct EvaluationPrograms {
   // The name of the total that the loss of a batch is divided by, such as the count of its labels: a measure
   // of the programs. "": its rows are what the losses of batches are weighted by.
   std::string divisor;
-  // The weighted mean of batches is the loss of all rows: no other totals, and no other terms.
+  bool adds = false;  // the losses of batches are to be added up: the loss is a sum over rows
+  // The weighted mean of batches (or their sum) is the loss of all rows: no other totals, and no other terms.
   bool exact = true;
   int drawn = 0;  // inputs that the model draws at random in evaluation, too
 };

@@ -111,7 +111,10 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, Pla
          "`validate` leave out the rest of a file with --drop-last)",
          rows, scheduleSpecToString(plan.schedule));
   }
-  if (rows == 0) {
+  if (rows > 0 && request.data.end.drop_last)
+    fail(ErrorCode::kUsage, "--last-batch {}: --drop-last leaves such examples out; give one of the two",
+         rows);
+  if (rows == 0 || !request.data.path.empty()) {
     std::vector<ProgramInput> inputs;
     ShorterInputs shorter;
     if (!request.data.path.empty()) {
@@ -119,7 +122,11 @@ int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, Pla
       for (const int64_t length : model.shorter_lengths)
         shorter.push_back(dataInputs(model, model.prepared_at(model.batch, length)));
     }
-    rows = lookAtData(request, inputs, shorter, plan);
+    const int64_t rest = lookAtData(request, inputs, shorter, plan);
+    if (rows > 0 && rows != rest)
+      fail(ErrorCode::kUsage, "--last-batch {}: behind the last batch of {} {} leaves {}; leave it out", rows,
+           model.batch, request.data.path, counted(rest, "example"));
+    rows = rest;
   }
   if (rows == 0 || rows < model.batch) return rows;
   fail(ErrorCode::kUsage, "--last-batch {}: found a last batch that is not shorter than the batch of {}",

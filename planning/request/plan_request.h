@@ -33,13 +33,16 @@ struct PlanRequest {
   bool any_sizes = false;        // dimensions without a size get one: to look, not to run
   std::string batch_dimension;   // "": found by name and place
   int64_t microbatches = 0;      // 0: automatic
-  int64_t last_batch = 0;        // rows of the shorter batch that ends an epoch; 0: as `data` says
-  DataDescription data;          // of `run`; their length decides it
+  // Why the batch cannot be cut: one microbatch has all of it, and a batch that is chosen has several rows.
+  // "": it can, as far as is known.
+  std::string uncut;
+  int64_t last_batch = 0;  // rows of the shorter batch that ends an epoch; 0: as `data` says
+  DataDescription data;    // of `run`; their length decides it
   // What `given.precision` makes of the graph, with all its floating-point types float64: the same nodes, so
   // that a plan fits them (validate: rounding told from a wrong cut).
   bool in_float64 = false;
-  bool copy_weights = false;     // the plan directory gets every rank's parts of the weights
-  bool programs = true;          // false: the plan alone, without what ranks run
+  bool copy_weights = false;  // the plan directory gets every rank's parts of the weights
+  bool programs = true;       // false: the plan alone, without what ranks run
   // What operators and links were measured to take (chooseProfile), and what people should know about that.
   std::optional<StoredProfile> profile;
   std::string profile_note;

@@ -27,6 +27,7 @@
 #include "onnx_import/loss/axis_names.h"
 #include "onnx_import/loss/loss.h"
 #include "planning/directory/plan_directory.h"
+#include "planning/model/batch_dimension.h"
 #include "planning/model/given_weights.h"
 #include "planning/model/module_reading.h"
 #include "runtime/files/posix_file.h"
@@ -79,7 +80,7 @@ class Trained {
     training.optimizer = plan_.given.optimizer;
     for (const std::string& group : plan_.given.groups) training.groups.push_back(parseParameterGroup(group));
     const LossSpec loss = parseLoss(plan_.loss);
-    nameAxes(graph_, loss.valuesRead());
+    nameAxes(graph_, loss.valuesRead(), askedSizes(plan_, graph_));
     const ValueId value = attachLoss(graph_, loss);
     training.loss = graph_.value(value).name;
     for (const auto& [id, tensor] : trained_) {
@@ -111,6 +112,8 @@ class Trained {
   void findModel(const std::string& now) {
     namespace fs = std::filesystem;
     std::vector<WeightFile> files = readWeightFiles(checkpoint_.directory);
+    // What a plan keeps itself is made of the model's file, which is read here.
+    std::erase_if(files, [](const WeightFile& file) { return fs::path(file.path).is_relative(); });
     if (!now.empty()) {
       const fs::path old_model = plan_.model_path, model = fs::absolute(now);
       const auto move = [&](std::string& path) {

@@ -55,6 +55,8 @@ void refuseWithoutData(const DataDescription& description) {
   for (const auto& [given, option] :
        {std::pair(description.shuffle, "--shuffle"), std::pair(description.shift_labels, "--shift-labels"),
         std::pair(description.end_of_text >= 0, "--end-of-text"),
+        // of synthetic data it leaves out the shorter batches that the plan is for, if there are any
+        std::pair(description.end.drop_last && (piped || description.end.last_batch == 0), "--drop-last"),
         std::pair(description.truncate && !piped, "--truncate"),
         std::pair(!description.padding.empty() && !piped, "--pad")}) {
     if (!given) continue;

@@ -12,7 +12,8 @@ struct EvaluationSpec {
   DataDescription data;     // as all workers read it; "" for its path: there is no evaluation
   int64_t batches = 0;      // of the data, a shorter last one included
   std::string divisor;      // the measure that batches are weighted by; "": by their rows
-  bool exact = true;        // false: their weighted mean may not be the loss of all rows at once
+  bool adds = false;        // batches are added up, not averaged: their loss is a sum over rows
+  bool exact = true;        // false: that may not be the loss of all rows at once
   int64_t every_steps = 0;  // after every so many steps; 0: after the last one alone
   bool at_start = false;    // before the first step, too, unless the job goes on from a checkpoint
   int64_t known_step = -1;  // after which it was made already; -1: after none

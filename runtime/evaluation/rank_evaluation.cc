@@ -49,6 +49,7 @@ std::vector<TracedProgram> RankEvaluation::tracedPrograms() const {
 }
 
 double RankEvaluation::weightOf(const StepReport& report, int64_t batch) {
+  if (spec_.adds) return 1;
   if (spec_.divisor.empty())
     return static_cast<double>(std::max<int64_t>(1, batchRows(runner_->executorOf(batch).program())));
   for (const auto& [name, measure] : report.measures) {

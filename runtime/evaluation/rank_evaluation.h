@@ -44,7 +44,7 @@ class RankEvaluation {
   void record(TraceRecorder& recorder, size_t first) { runner_->record(recorder, first); }
 
   // Batches first..last, 1-based, as long as `goes_on` says so, between steps of training. What ranks get
-  // that have the loss; nothing on others.
+  // that have the loss; nothing on others. Where batches are added up, each has the weight 1.
   std::optional<WeightedLoss> run(int64_t first, int64_t last, const std::function<bool()>& goes_on);
 
   // Another thread may call these meanwhile: "evaluation, step 3, rank 1, ..." (a step is a batch).

@@ -285,7 +285,9 @@ void Coordinator::evaluate(int64_t step) {
   }
   report({.kind = JobProgress::Kind::kEvaluated,
           .step = step,
-          .loss = evaluated_.mean(),
+          // of every batch, whatever number of ranks have told it
+          .loss = evaluated_.mean() *
+                  (spec_.evaluation.adds ? static_cast<double>(spec_.evaluation.batches) : 1.0),
           .exact = spec_.evaluation.exact,
           .seconds = std::chrono::duration<double>(Clock::now() - start).count()});
 }

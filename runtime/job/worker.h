@@ -11,7 +11,7 @@
 //              [--trace-steps N --trace-descriptor FD]
 //              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
 //              [--attempts FD]
-//              [--eval FILE [--eval-divisor NAME] [--eval-shift-labels]
+//              [--eval FILE [--eval-divisor NAME] [--eval-adds] [--eval-shift-labels]
 //              [--eval-end-of-text ID] [--eval-drop-last]]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
@@ -58,7 +58,7 @@ struct WorkerOptions {
   DataDescription data;
   bool check_finite = true;
   bool find_nan = false;
-  bool operators = false;  // its operators are timed (runtime/profiling/operator_times.h)
+  bool operators = false;     // its operators are timed (runtime/profiling/operator_times.h)
   std::string log_directory;  // "": what it says goes where its parent's standard error goes
   std::string dump_directory;
   DumpSelection dump;

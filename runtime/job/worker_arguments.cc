@@ -99,6 +99,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   add("--resume", options.resume);
   add("--eval", options.evaluation.data.path);
   add("--eval-divisor", options.evaluation.divisor);
+  if (options.evaluation.adds) arguments.emplace_back("--eval-adds");
   if (options.evaluation.data.shift_labels) arguments.emplace_back("--eval-shift-labels");
   if (options.evaluation.data.end_of_text >= 0)
     add("--eval-end-of-text", std::to_string(options.evaluation.data.end_of_text));
@@ -198,6 +199,7 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
       {"--shuffle", [&] { options.data.shuffle = true; }},
       {"--shift-labels", [&] { options.data.shift_labels = true; }},
       {"--eval-shift-labels", [&] { options.evaluation.data.shift_labels = true; }},
+      {"--eval-adds", [&] { options.evaluation.adds = true; }},
       {"--eval-drop-last", [&] { options.evaluation.data.end.drop_last = true; }},
       {"--allow-not-finite", [&] { options.check_finite = false; }},
       {"--find-nan", [&] { options.find_nan = true; }},

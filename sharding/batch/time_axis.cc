@@ -255,7 +255,7 @@ class TimeAxisPass {
     const int run = axisOfRun(node);
     one_example_ = one_example_ || (run >= 0 && graph_.shape(node.outputs[0])[run] == 1);
     const std::vector<OutputKind> kinds = run >= 0 ? std::vector<OutputKind>{{OutputChange::kSplit, run}}
-                                                   : cutNode(graph_, facts_, node, one_example_);
+                                                   : cutNode(graph_, facts_, node, one_example_, share_);
     const bool batch_only = isBatchOnly(node);
     std::vector<std::pair<ValueId, ValueId>> means;  // part, scaled part
     for (size_t output = 0; output < node.outputs.size(); ++output) {
@@ -393,6 +393,12 @@ class TimeAxisPass {
 };
 
 }  // namespace
+
+BatchCutError::BatchCutError(std::string cause, std::string way_out)
+    : Error(ErrorCode::kBadModel,
+            fmt::format("{}. Use one microbatch (--microbatches 1), or {}", cause, way_out)),
+      cause_(std::move(cause)),
+      way_out_(std::move(way_out)) {}
 
 TimeAxisResult splitTimeAxis(Graph& graph, const WantedValues& wanted, const std::vector<BatchInput>& inputs,
                              const BatchShare& share) {

@@ -17,10 +17,26 @@
 #include <string>
 #include <vector>
 
+#include "ir/base/error.h"
 #include "ir/graph/graph.h"
 #include "ir/graph/training_graph.h"
 
 namespace pipeshard {
+
+// kBadModel: a batch that cannot be cut at a node. The message is the cause and, behind it, what to do, as
+// far as it is known here: "<cause>. Use one microbatch (--microbatches 1), or <way out>".
+class BatchCutError : public Error {
+ public:
+  BatchCutError(std::string cause, std::string way_out);
+
+  // "<node>: the batch cannot be cut into microbatches here: <reason>"
+  const std::string& cause() const { return cause_; }
+  // Of the model: "change the model so that ..."
+  const std::string& wayOut() const { return way_out_; }
+
+ private:
+  std::string cause_, way_out_;
+};
 
 struct TimeKind {
   enum class Kind : uint8_t { kInvariant, kSplit, kSum };
@@ -75,7 +91,8 @@ struct BatchShare {
 // of one group of rows, goes in a Reshape. Without it a constant is taken to be the same for every batch
 // size. It is not kept.
 //
-// Errors: kBadModel naming the node, the operator and why the batch cannot be cut there.
+// Errors: BatchCutError naming the node, the operator and why the batch cannot be cut there; kBadModel of a
+// loss or an output that is not what is wanted.
 //
 // Example: loss = SoftmaxCrossEntropyLoss(scores, labels) with reduction "mean" and ignore_index -100 becomes
 //   prologue: part = ReduceSum(Cast(Not(Equal(labels', -100))))    (labels': the prologue's copy)

@@ -1,7 +1,6 @@
 #include "sharding/batch/time_kinds.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "ir/base/error.h"
 #include "sharding/rules/rule_builder.h"
@@ -29,18 +28,22 @@ bool isSplit(const TimeFactsTable& facts, ValueId value) {
 }
 
 // A slice up to a fixed place takes other examples of the whole batch than of a microbatch, even where it
-// takes all of this one.
-bool isBoundedSlice(const Graph& graph, const Node& node, size_t axis, size_t rank) {
+// takes all of this one. A place behind the end of the whole batch (tf2onnx writes 1000000000) is no bound.
+bool isBoundedSlice(const Graph& graph, const Node& node, size_t axis, const BatchShare& share) {
   if (!node.is("Slice")) return false;
   const bool old = node.inputs.size() == 1;
   const auto ends =
       old ? node.intsAttribute("ends") : constantInput(graph, node, 2).value_or(std::vector<int64_t>());
   const auto axes =
       old ? node.intsAttribute("axes") : constantInput(graph, node, 3).value_or(std::vector<int64_t>());
+  const Shape& shape = graph.shape(node.inputs[0]);
+  const int64_t most_rows = std::max({share.rows, share.batch, share.other_rows});
+  const double longest = static_cast<double>(shape[axis]) / static_cast<double>(share.rows) *
+                         static_cast<double>(most_rows);  // the axis, of all rows that are looked at
   for (size_t i = 0; i < ends.size(); ++i) {
     size_t named = i;
-    if (i < axes.size()) named = normalizeAxis(axes[i], rank);
-    if (named == axis && ends[i] < std::numeric_limits<int32_t>::max()) return true;
+    if (i < axes.size()) named = normalizeAxis(axes[i], shape.size());
+    if (named == axis && static_cast<double>(ends[i]) <= longest) return true;
   }
   return false;
 }
@@ -58,7 +61,8 @@ void dropLiteralOnes(FactorRule& rule) {
 }
 
 // The one factor that the batch is cut along, found from the inputs that are cut.
-int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node, const FactorRule& rule) {
+int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node, const FactorRule& rule,
+              const BatchShare& share) {
   int factor = -1;
   ValueId first;
   for (size_t input = 0; input < node.inputs.size(); ++input) {
@@ -67,7 +71,7 @@ int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node,
     const size_t axis = facts[value.index()].kind.axis;
     const std::vector<int>& factors = rule.inputs[input][axis];
     if (factors.empty() || rule.factors[factors.front()].kind == FactorKind::kWhole ||
-        isBoundedSlice(graph, node, axis, rule.inputs[input].size())) {
+        isBoundedSlice(graph, node, axis, share)) {
       refuseTimeCut(node, fmt::format("it needs the whole of axis {} of '{}', along which the batch is cut",
                                       axis, graph.value(value).name));
     }
@@ -171,7 +175,7 @@ bool normalizesMicrobatch(const TimeFactsTable& facts, const Node& node) {
 }  // namespace
 
 std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node,
-                                bool one_example) {
+                                bool one_example, const BatchShare& share) {
   if (normalizesMicrobatch(facts, node)) {
     std::vector<OutputKind> kinds(node.outputs.size(), {OutputChange::kOwn, -1});
     kinds[0] = {OutputChange::kSplit, 0};
@@ -181,7 +185,7 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
   if (!rule)
     refuseTimeCut(node, "there is no sharding rule for this operator, so the batch must reach it whole");
   if (!one_example) dropLiteralOnes(*rule);
-  const int factor = cutFactor(graph, facts, node, *rule);
+  const int factor = cutFactor(graph, facts, node, *rule, share);
   checkOtherInputs(graph, facts, node, *rule, factor);
   std::vector<OutputKind> kinds(node.outputs.size());
   for (size_t output = 0; output < node.outputs.size(); ++output) {
@@ -191,9 +195,9 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
 }
 
 void refuseTimeCut(const Node& node, const std::string& reason, const std::string& way_out) {
-  fail(ErrorCode::kBadModel,
-       "{}: the batch cannot be cut into microbatches here: {}. Use one microbatch (--microbatches 1), or {}",
-       describeNode(node), reason, way_out);
+  throw BatchCutError(
+      fmt::format("{}: the batch cannot be cut into microbatches here: {}", describeNode(node), reason),
+      way_out);
 }
 
 }  // namespace pipeshard

@@ -43,12 +43,12 @@ struct OutputKind {
 
 // The outputs (by position; absent ones have any value) of a node of which some inputs are split and none is
 // a sum. `one_example`: a microbatch is one example, so the cut may be along a factor of size 1; otherwise
-// such factors are literal ones. Throws Error(kBadModel) by refuseTimeCut.
+// such factors are literal ones. `share`: the part of the batch that the graph holds. Throws
+// BatchCutError by refuseTimeCut.
 std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node,
-                                bool one_example);
+                                bool one_example, const BatchShare& share);
 
-// Throws Error(kBadModel): "<node>: the batch cannot be cut into microbatches here: <reason>. Use one
-// microbatch (--microbatches 1), or <way out>".
+// Throws BatchCutError (time_axis.h) of the node.
 [[noreturn]] void refuseTimeCut(
     const Node& node, const std::string& reason,
     const std::string& way_out = "change the model so that examples meet only in sums and means");

@@ -67,6 +67,25 @@ TEST(BatchDimension, NamesOnAxis0AloneBecomeOne) {
   EXPECT_THAT(batch.notes, ElementsAre(HasSubstr("in2_axis0, labels_batch taken for other names")));
 }
 
+TEST(BatchDimension, ItsSizesAreKnownByTheNamesOfTheFile) {
+  const Graph graph = graphOf({{"ids_batch", "seq"}, {"labels_batch", "seq"}, {"?"}});
+  const AskedSizes asked = askedSizes(given({{"labels_batch", 8}, {"seq", 5}}), {}, graph);
+  EXPECT_EQ(asked.sizes, (Sizes{{"ids_batch", 8}, {"in2_axis0", 8}, {"labels_batch", 8}, {"seq", 5}}));
+  EXPECT_EQ(asked.batch, (std::set<std::string>{"ids_batch", "in2_axis0", "labels_batch"}));
+  Plan plan;
+  plan.dimensions = {{"ids_batch", 8}, {"seq", 5}};
+  plan.batch_dimension = "ids_batch";
+  EXPECT_EQ(askedSizes(plan, graph).sizes, asked.sizes);
+  EXPECT_EQ(askedSizes(plan, graph).batch, asked.batch);
+}
+
+TEST(BatchDimension, WhatIsMadeOfItIsNoOtherNameOfIt) {
+  Graph graph = graphOf({{"time", ""}, {"time - 4"}});
+  const BatchDimension batch = decideBatchDimension(given({{"time", 30}}), {}, graph);
+  EXPECT_EQ(batch.name, "time");
+  EXPECT_EQ(graph.value(graph.inputs[1]).symbols[0], "time - 4");
+}
+
 TEST(BatchDimension, AnotherSizeIsAnotherDimension) {
   Graph graph = graphOf({{"batch", ""}, {"nodes", ""}});
   const BatchDimension batch = decideBatchDimension(given({{"batch", 8}, {"nodes", 20}}), {}, graph);

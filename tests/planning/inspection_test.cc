@@ -67,6 +67,12 @@ TEST_F(Inspection, ABatchOfFixedSizeIsNotCut) {
   EXPECT_THAT(verdicts.microbatches->text, HasSubstr("no input has a symbolic batch dimension"));
 }
 
+TEST_F(Inspection, ASizeThatItChoseItselfIsTold) {
+  const std::string model = R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n,1,t] x, float[1,1,20] w) => (y) { y = Conv(x, w) })";
+  EXPECT_ERROR(look(model), ErrorCode::kBadModel, "t = 16", "as nobody gave a size", "--dim t=N");
+}
+
 // Each row with each other.
 TEST_F(Inspection, ALossOfTheWholeBatchIsTrainedButNotCut) {
   const ModelVerdicts verdicts =

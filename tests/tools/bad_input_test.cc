@@ -346,5 +346,149 @@ TEST(BadInput, APathThatIsNoUtf8IsNotTheModelsFault) {
               78, {"mlp.onnx' has bytes that are not UTF-8"});
 }
 
+// Rows of x [batch,4] meet in the product of all with all, as CLIP's do.
+std::string writeMeeting(const TemporaryFolder& folder) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name, Shape shape) {
+    return builder.addValue(name, DataType::kFloat32, std::move(shape));
+  };
+  const ValueId x = value("x", {kUnknownSize, 4}), a = value("a", {kUnknownSize, 4}),
+                t = value("t", {4, kUnknownSize}), all = value("all", {kUnknownSize, kUnknownSize}),
+                loss = value("loss", {});
+  for (const ValueId id : {x, a}) graph.value(id).symbols = {"batch", ""};
+  graph.value(t).symbols = {"", "batch"};
+  graph.value(all).symbols = {"batch", "batch"};
+  std::vector<float> numbers(16);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 5) / 4;
+  builder.addNode("", "MatMul", {x, builder.addConstant("fc.weight", makeConstant<float>({4, 4}, numbers))},
+                  {a});
+  builder.addNode("", "Transpose", {a}, {t}, {{"perm", std::vector<int64_t>{1, 0}}});
+  builder.addNode("", "MatMul", {a, t}, {all});
+  builder.addNode("", "ReduceMean", {all}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  writeModel(graph, folder.file("meeting.onnx"));
+  return folder.file("meeting.onnx");
+}
+
+TEST(Plan, ABatchWhoseExamplesMeetIsTakenWhole) {
+  const TemporaryFolder folder;
+  const std::string model = writeMeeting(folder);
+  const auto planned = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"plan", model, "-o", folder.file("plan")});
+    return runPipeshard(options);
+  };
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+           {"--cluster", "1x2"}, {"--cluster", "1x1"}, {"--cluster", "1x1", "--microbatches", "1"}}) {
+    const CommandResult result = planned(options);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("a batch of 8 was chosen (--dim batch=N sets it)"));
+    EXPECT_THAT(result.output, HasSubstr("one microbatch has all 8 rows, and stages take turns: "));
+    EXPECT_EQ(runPipeshard({"validate", folder.file("plan")}).exit_code, 0);
+  }
+  const CommandResult given = planned({"--cluster", "1x2", "--dim", "batch=6"});
+  EXPECT_EQ(given.exit_code, 0) << given.errors;
+  EXPECT_THAT(given.output, HasSubstr("one microbatch has all 6 rows"));
+  expectFault(planned({"--cluster", "1x2", "--microbatches", "2"}), 65,
+              {"Use one microbatch (--microbatches 1)"});
+  expectFault(planned({"--cluster", "1x2", "--microbatches", "1", "--accumulate", "2"}), 65,
+              {"--accumulate 2 makes as many microbatches of a step, or more: leave it out, or change"});
+  expectFault(planned({"--cluster", "1x2", "--stages", "uniform:1"}), 65, {"take stages of one device"});
+}
+
+TEST(BadInput, AModelOfPairsSaysThatAMicrobatchHasOneRow) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", DataType::kFloat32, {kUnknownSize, 4}),
+                pairs = builder.addValue("pairs", DataType::kFloat32, {kUnknownSize, 8}),
+                made = builder.addValue("made", DataType::kFloat32, {kUnknownSize, 1}),
+                loss = builder.addValue("loss", DataType::kFloat32, {});
+  graph.value(x).symbols = {"batch", ""};
+  const std::vector<float> halves(8, 0.5F);
+  builder.addNode("", "Reshape", {x, builder.addConstant("two", makeConstant<int64_t>({2}, {-1, 8}))},
+                  {pairs});
+  builder.addNode("", "MatMul", {pairs, builder.addConstant("fc.weight", makeConstant({8, 1}, halves))},
+                  {made});
+  builder.addNode("", "ReduceMean", {made}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  const TemporaryFolder folder;
+  writeModel(graph, folder.file("pairs.onnx"));
+  expectFault(validateFile(folder.file("pairs.onnx"), {"--dim", "batch=8", "--microbatches", "8"}), 65,
+              {"with 1 of 8 rows (fewer --microbatches have more): "});
+}
+
+TEST(BadInput, AdviceOnMicrobatchesHelps) {
+  const auto planned = [](std::vector<std::string> options) {
+    const TemporaryFolder folder;
+    options.insert(options.begin(),
+                   {"plan", "examples/gpt2.onnx", "--cluster", "1x2", "-o", folder.file("p")});
+    return runPipeshard(options);
+  };
+  expectFault(planned({"--schedule", "pipedream", "--accumulate", "2", "--microbatches", "1"}), 78,
+              {"expected 1 (--microbatches 1, without --accumulate)"});
+  for (const bool programs : {true, false}) {
+    std::vector<std::string> options = {"--dim",    "batch=5",   "--microbatches", "4",
+                                        "--stages", "uniform:1", "--method",       "zero2"};
+    if (!programs) options.emplace_back("--no-programs");
+    expectFault(planned(options), 78, {"microbatch of 1 row(s); choose fewer microbatches (--microbatches)"});
+    options[3] = "2";
+    EXPECT_EQ(planned(options).exit_code, 0);
+  }
+}
+
+TEST(BadInput, OptionsThatWouldDoNothingAreRefused) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan"), mlp = "examples/mlp.onnx";
+  ASSERT_EQ(runPipeshard({"plan", mlp, "--cluster", "1x2", "-o", plan}).exit_code, 0);
+  const auto refused = [](const std::vector<std::string>& words, const std::string& text) {
+    expectFault(runPipeshard(words), 64, {text});
+  };
+  for (const auto& [options, text] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--transport", "staged"}, "--transport goes with --device cuda"},
+           {{"--share-devices"}, "--share-devices goes with --device cuda"},
+           {{"--insecure"}, "--insecure goes with --listen"},
+           {{"--data-plane", "private"}, "--data-plane goes with --listen"},
+           {{"--patience", "9"}, "--patience goes with --listen"},
+           {{"--data-timeout", "9"}, "--data-timeout goes with --data-command"},
+           {{"--drop-last"}, "--drop-last goes with --data"}}) {
+    for (const char* command : {"run", "validate"}) {
+      std::vector<std::string> words = {command, plan};
+      words.insert(words.end(), options.begin(), options.end());
+      refused(words, text);
+    }
+  }
+  refused({"run", plan, "--trace-steps", "3"}, "--trace-steps goes with --trace FILE");
+  refused({"run", plan, "--outputs", folder.file("o.npz"), "--data", "x.npz", "--shuffle"}, "--shuffle");
+  const auto unplanned = [&](std::vector<std::string> options, const std::string& text) {
+    options.insert(options.begin(), {"plan", mlp, "--dim", "batch=5", "-o", folder.file("other")});
+    refused(options, text);
+  };
+  const std::string data = PIPESHARD_SOURCE_DIR "/tests/oracle/golden/mlp.npz";  // 8 rows
+  unplanned({"--drop-last"}, "--drop-last goes with --data");
+  unplanned({"--last-batch", "3", "--drop-last"}, "give one of the two");
+  unplanned({"--last-batch", "2", "--data", data}, "leaves 3 examples; leave it out");
+  for (const auto& [option, value] : {std::pair("--optimizer", "adam"),
+                                      {"--recompute", "always"},
+                                      {"--bucket", "4MB"},
+                                      {"--accumulate", "2"}})
+    unplanned({"--schedule", "forward-only", option, value},
+              "nothing is trained with --schedule forward-only");
+  refused({"export", folder.file("saved"), "--training-info", "--safetensors", folder.file("t")},
+          "--training-info is of the model that -o writes");
+  refused({"profile", "--dim", "batch=4", "-o", folder.file("p")}, "--dim goes with --model MODEL");
+  refused({"profile", "--model", plan, "--schedule", "gpipe", "-o", folder.file("p")},
+          "--schedule goes with a MODEL to plan");
+  refused({"inspect", mlp, "--group", "nothing:lr=1"}, "is found in the name of no trained parameter");
+  refused({"checkpoint", folder.file("c"), "--delete", "3", "--verify"}, "--delete --verify: ");
+  refused({"checkpoint", folder.file("c"), "--compare", folder.file("d"), "--delete", "3"},
+          "--compare --delete: ");
+  refused({"checkpoint", folder.file("c"), "--compare", folder.file("d"), "--json", folder.file("j")},
+          "--compare --json: ");
+}
+
 }  // namespace
 }  // namespace pipeshard

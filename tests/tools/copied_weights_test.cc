@@ -1,4 +1,6 @@
-// `plan --copy-weights`: plan directories that need the model no more.
+// Weights that a plan directory holds: those of `plan --copy-weights`, which needs the model no more, and
+// large ones that the model's file writes as numbers, not as bytes.
+#include <cstring>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -7,6 +9,7 @@
 #include "ir/base/tensor_box.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/tensor_file.h"
+#include "tests/onnx_import/model_files.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -126,6 +129,79 @@ TEST_F(CopiedWeights, AreCheckedBeforeTheFirstStep) {
   const CommandResult lost = runPipeshard({"run", plan_});
   EXPECT_EQ(lost.exit_code, static_cast<int>(ErrorCode::kMissingInput));
   EXPECT_NE(lost.errors.find("weights/0001.safetensors does not exist"), std::string::npos) << lost.errors;
+}
+
+// y = x w, where w (80,000 numbers) is of `type`, in the field that ONNX has for its numbers, or as bytes.
+std::string writeNumbers(const std::string& path, onnx::TensorProto::DataType type, bool as_bytes) {
+  using Tensor = onnx::TensorProto;
+  onnx::ModelProto model = testing::parseText(R"(
+    <ir_version: 8, opset_import: ["" : 18]>
+    numbers (float[batch, 200] x) => (float[batch, 400] y) { y = MatMul(x, w) })");
+  for (auto* values : {model.mutable_graph()->mutable_input(), model.mutable_graph()->mutable_output()})
+    values->Mutable(0)->mutable_type()->mutable_tensor_type()->set_elem_type(type);
+  Tensor& weight = *model.mutable_graph()->add_initializer();
+  weight.set_name("w");
+  weight.set_data_type(type);
+  for (const int64_t size : {200, 400}) weight.add_dims(size);
+  std::string bytes;
+  for (int i = 0; i < 80000; ++i) {
+    const float number = static_cast<float>(i % 17 - 8) / 64;
+    if (type == Tensor::FLOAT) {
+      if (!as_bytes) weight.add_float_data(number);
+      bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
+    } else {
+      const Constant half = makeScalar(DataType::kFloat16, number);
+      uint16_t bits = 0;
+      std::memcpy(&bits, half.bytes.data(), sizeof bits);
+      if (!as_bytes) weight.add_int32_data(bits);
+      bytes.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+    }
+  }
+  if (as_bytes) weight.set_raw_data(bytes);
+  writeFile(path, model.SerializeAsString());
+  return path;
+}
+
+// A file's numbers train as its bytes do, to the bit, wherever the plan lies, and are exported again.
+TEST_F(CopiedWeights, LargeNumbersOfAFileTrainAsItsBytes) {
+  const std::string model = folder_.file("numbers.onnx"), saved = folder_.file("saved");
+  for (const auto type : {onnx::TensorProto::FLOAT, onnx::TensorProto::FLOAT16}) {
+    for (const std::string method : {"auto", "megatron:1,2"}) {
+      SCOPED_TRACE(std::to_string(type) + " " + method);
+      const std::vector<std::string> options = {"--loss", "mse:y,t",  "--dim",     "batch=4",  "--cluster",
+                                                "1x2",    "--stages", "uniform:1", "--method", method};
+      plan(writeNumbers(model, type, true), options);
+      const auto want = trained(plan_);
+      plan(writeNumbers(model, type, false), options);
+      const std::string moved = folder_.file("moved");
+      fs::remove_all(moved);
+      fs::rename(plan_, moved);
+      EXPECT_EQ(trained(moved), want);
+      EXPECT_EQ(fs::exists(moved + "/weights/constants.safetensors"), type == onnx::TensorProto::FLOAT16);
+      const CommandResult validated = runPipeshard({"validate", moved});
+      EXPECT_EQ(validated.exit_code, 0) << validated.output << validated.errors;
+      fs::remove_all(saved);
+      ASSERT_EQ(runPipeshard({"run", moved, "--steps", "1", "--checkpoint", saved}).exit_code, 0);
+      const CommandResult exported = runPipeshard({"export", saved, "-o", folder_.file("trained.onnx")});
+      EXPECT_EQ(exported.exit_code, 0) << exported.errors;
+      EXPECT_EQ(runPipeshard({"run", moved, "--steps", "2", "--checkpoint", saved}).exit_code, 0);
+    }
+  }
+}
+
+TEST_F(CopiedWeights, LargeNumbersOfAFileAreCheckedAndComeWithARank) {
+  plan(writeNumbers(folder_.file("numbers.onnx"), onnx::TensorProto::FLOAT16, false),
+       {"--loss", "mse:y,t", "--dim", "batch=4", "--cluster", "1x1"});
+  const std::string expanded = folder_.file("rank0"), name = "/weights/constants.safetensors";
+  ASSERT_EQ(runPipeshard({"plan", plan_, "--expand-rank", "0", "-o", expanded}).exit_code, 0);
+  EXPECT_EQ(readFile(expanded + name), readFile(plan_ + name));
+  std::string content = readFile(plan_ + name);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  writeFile(plan_ + name, content);
+  const CommandResult changed = runPipeshard({"run", plan_});
+  EXPECT_EQ(changed.exit_code, static_cast<int>(ErrorCode::kConfiguration)) << changed.errors;
+  EXPECT_NE(changed.errors.find("constants.safetensors has other content"), std::string::npos)
+      << changed.errors;
 }
 
 }  // namespace

@@ -258,6 +258,212 @@ TEST_F(Evaluation, OfAnExportedModelIsTheSameInEitherMode) {
   }
 }
 
+// As of a classifier of scikit-learn, whose labels need an operator of another domain.
+TEST_F(Evaluation, LeavesOutOutputsWhoseOperatorsAreNotSupported) {
+  const auto withLabel = [&](bool keep_prediction) {
+    Graph graph = readModel(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx");
+    const ValueId prediction = findValue(graph, "relu_3");
+    graph.opset_imports["ai.onnx.ml"] = 3;
+    GraphBuilder builder(graph);
+    const ValueId label = builder.addValue("label", DataType::kFloat32, {8, 32});
+    builder.addNode("ai.onnx.ml", "Scaler", {prediction}, {label});
+    graph.outputs = {label};
+    if (keep_prediction) graph.outputs.push_back(prediction);
+    std::erase(graph.inputs, findValue(graph, "y"));
+    removeDeadCode(graph);
+    writeModel(graph, folder_.file("label.onnx"));
+    return folder_.file("label.onnx");
+  };
+  const std::string note =
+      "note: outputs left out, as their operators are not supported: label (ai.onnx.ml::Scaler)";
+  const std::string data = writeData();
+  expectRuntimesNumbers(evaluate(withLabel(true), {"--cluster", "1x2"}, data));
+  const CommandResult inspected =
+      runPipeshard({"inspect", folder_.file("label.onnx"), "--external-data-root", "examples"});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.errors;
+  EXPECT_NE(inspected.output.find(note), std::string::npos) << inspected.output;
+  const CommandResult validated = runPipeshard({"validate", folder_.file("plan1")});
+  EXPECT_EQ(validated.exit_code, 0) << validated.errors;
+  EXPECT_NE(validated.output.find(note), std::string::npos) << validated.output;
+  const CommandResult refused =
+      runPipeshard({"plan", withLabel(false), "--external-data-root", "examples", "--dim", "batch=8",
+                    "--schedule", "forward-only", "-o", folder_.file("refused")});
+  EXPECT_EQ(refused.exit_code, 65);
+  EXPECT_NE(refused.errors.find("every output needs an operator that is not supported: label ("),
+            std::string::npos)
+      << refused.errors;
+}
+
+// y = Relu(x), and outputs that preparation computes beforehand (the shape of x, sevens of it), a constant of
+// the file, and x itself. `places`: also the numbers of the rows, which a part of the batch has not.
+std::string writeUnmadeOutputs(const TemporaryFolder& folder, bool places) {
+  Graph graph;
+  graph.name = "unmade";
+  graph.opset_imports[""] = 18;
+  GraphBuilder builder(graph);
+  const auto rows = [&](const char* name, Shape shape, DataType type = DataType::kFloat32) {
+    const ValueId id = builder.addValue(name, type, std::move(shape));
+    graph.value(id).symbols.assign(graph.value(id).shape->size(), "");
+    graph.value(id).symbols[0] = "batch";
+    return id;
+  };
+  const ValueId x = rows("x", {kUnknownSize, 3}), y = rows("y", {kUnknownSize, 3});
+  const ValueId size = builder.addValue("size", DataType::kInt64, {2});
+  const ValueId sevens = rows("sevens", {kUnknownSize, 3});
+  const ValueId anchors = builder.addConstant("anchors", makeConstant<float>({5}, {1, 2, 3, 4, 5}));
+  builder.addNode("", "Relu", {x}, {y});
+  builder.addNode("", "Shape", {x}, {size});
+  builder.addNode("", "ConstantOfShape", {size}, {sevens}, {{"value", makeConstant<float>({1}, {7})}});
+  graph.inputs = {x};
+  graph.outputs = {y, size, sevens, anchors, x};
+  if (places) {
+    const ValueId zero = builder.addConstant("zero", makeConstant<int64_t>({}, {0}));
+    const ValueId one = builder.addConstant("one", makeConstant<int64_t>({}, {1}));
+    const ValueId count = builder.addValue("count", DataType::kInt64, {});
+    const ValueId numbers = rows("places", {kUnknownSize}, DataType::kInt64);
+    builder.addNode("", "Gather", {size, zero}, {count});
+    builder.addNode("", "Range", {zero, count, one}, {numbers});
+    graph.outputs.push_back(numbers);
+  }
+  writeModel(graph, folder.file("unmade.onnx"));
+  return folder.file("unmade.onnx");
+}
+
+TEST_F(Evaluation, GivesOutputsThatNoOperatorMakes) {
+  const std::string model = writeUnmadeOutputs(folder_, false), data = folder_.file("data.npz");
+  std::vector<float> numbers(24 * 3);
+  std::iota(numbers.begin(), numbers.end(), -9.0F);
+  NpzArray x{DataType::kFloat32, {24, 3}, {}};
+  x.bytes.resize(numbers.size() * sizeof(float));
+  std::memcpy(x.bytes.data(), numbers.data(), x.bytes.size());
+  writeNpz(data, {{"x", x}});
+  const std::vector<std::vector<std::string>> plans = {
+      {"--cluster", "1x1", "--microbatches", "1"},
+      {"--cluster", "1x1", "--microbatches", "3"},
+      {"--cluster", "1x2", "--stages", "uniform:2", "--microbatches", "2"},
+      {"--cluster", "1x2", "--stages", "uniform:1", "--microbatches", "2", "--method", "data-parallel"},
+  };
+  for (const std::vector<std::string>& plan : plans) {
+    SCOPED_TRACE(plan.back());
+    const NpzFile outputs = evaluate(model, plan, data);
+    ASSERT_EQ(outputs.names().size(), 5U);
+    EXPECT_EQ(floatsOf(outputs.read("x")), numbers);
+    EXPECT_EQ(floatsOf(outputs.read("sevens")), std::vector<float>(numbers.size(), 7));
+    EXPECT_EQ(outputs.read("sevens").shape, (Shape{24, 3}));
+    EXPECT_EQ(floatsOf(outputs.read("anchors")), (std::vector<float>{1, 2, 3, 4, 5}));
+    const NpzArray size = outputs.read("size");  // of a batch, not of a microbatch
+    EXPECT_EQ(integerElements(Constant{DataType::kInt64, {2}, size.bytes}), (std::vector<int64_t>{8, 3}));
+  }
+  const CommandResult validated =
+      runPipeshard({"validate", model, "--dim", "batch=8", "--cluster", "1x2", "--stages", "uniform:2",
+                    "--microbatches", "2", "--schedule", "forward-only", "--json", folder_.file("v.json")});
+  EXPECT_EQ(validated.exit_code, 0) << validated.output << validated.errors;
+  for (const char* name : {"size", "sevens", "anchors", "x"})
+    EXPECT_NE(readFile(folder_.file("v.json")).find('"' + std::string(name) + '"'), std::string::npos)
+        << name;
+}
+
+TEST_F(Evaluation, RefusesOutputsOfWhichAMicrobatchHasNoPart) {
+  const std::string model = writeUnmadeOutputs(folder_, true);
+  const auto planned = [&](const std::string& microbatches) {
+    return runPipeshard({"plan", model, "--dim", "batch=8", "--cluster", "1x1", "--microbatches",
+                         microbatches, "--schedule", "forward-only", "-o", folder_.file("plan")});
+  };
+  const CommandResult refused = planned("2");
+  EXPECT_EQ(refused.exit_code, 65) << refused.output << refused.errors;
+  EXPECT_NE(refused.errors.find("'places'"), std::string::npos) << refused.errors;
+  EXPECT_NE(refused.errors.find("--microbatches 1"), std::string::npos) << refused.errors;
+  const CommandResult whole = planned("1");
+  ASSERT_EQ(whole.exit_code, 0) << whole.errors;
+  ASSERT_EQ(runPipeshard({"run", folder_.file("plan"), "--steps", "1", "--outputs", folder_.file("o.npz")})
+                .exit_code,
+            0);
+  const NpzArray places = NpzFile::open(folder_.file("o.npz")).read("places");
+  EXPECT_EQ(integerElements(Constant{DataType::kInt64, {8}, places.bytes}),
+            (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+// y = x weight, all of `type`; the weight is [[-0.5, 0.5], [1.5, 2.5]].
+std::string writeHalves(const TemporaryFolder& folder, DataType type) {
+  Graph graph;
+  graph.name = "halves";
+  graph.opset_imports[""] = 18;
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", type, {kUnknownSize, 2});
+  const ValueId y = builder.addValue("y", type, {kUnknownSize, 2});
+  for (const ValueId id : {x, y}) graph.value(id).symbols = {"batch", ""};
+  Constant content{type, {2, 2}, {}};
+  for (const double number : {-0.5, 0.5, 1.5, 2.5}) {
+    const Constant element = makeScalar(type, number);
+    content.bytes.insert(content.bytes.end(), element.bytes.begin(), element.bytes.end());
+  }
+  builder.addNode("", "MatMul", {x, builder.addConstant("weight", std::move(content))}, {y});
+  graph.inputs = {x};
+  graph.outputs = {y};
+  writeModel(graph, folder.file("halves.onnx"));
+  return folder.file("halves.onnx");
+}
+
+// Halves cannot be trained as they are; what is only evaluated computes in them.
+TEST_F(Evaluation, ComputesInTheHalvesOfTheFile) {
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
+    SCOPED_TRACE(dataTypeName(type));
+    for (const char* precision : {"float32", "float64", "bfloat16"}) {
+      const CommandResult validated =
+          runPipeshard({"validate", writeHalves(folder_, type), "--dim", "batch=4", "--cluster", "1x2",
+                        "--schedule", "forward-only", "--precision", precision});
+      EXPECT_EQ(validated.exit_code, 0) << precision << validated.output << validated.errors;
+    }
+  }
+  const std::string data = folder_.file("data.npz");
+  NpzArray x{DataType::kFloat16, {8, 2}, {}};
+  for (int i = 0; i < 16; ++i) {
+    const Constant element = makeScalar(DataType::kFloat16, i % 4 == 0 || i % 4 == 3 ? 1 : 0);
+    x.bytes.insert(x.bytes.end(), element.bytes.begin(), element.bytes.end());
+  }
+  writeNpz(data, {{"x", x}});
+  const std::string plan = folder_.file("plan");
+  const CommandResult planned =
+      runPipeshard({"plan", writeHalves(folder_, DataType::kFloat16), "--dim", "batch=8", "--cluster", "1x1",
+                    "--schedule", "forward-only", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult ran =
+      runPipeshard({"run", plan, "--data", data, "--steps", "1", "--outputs", folder_.file("outputs.npz")});
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  const NpzArray y = NpzFile::open(folder_.file("outputs.npz")).read("y");
+  ASSERT_EQ(y.data_type, DataType::kFloat16);
+  const std::vector<double> numbers = numericElements(Constant{y.data_type, y.shape, y.bytes});
+  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], static_cast<double>(i % 4) - 0.5) << i;
+}
+
+// A file whose batch has a name, but is one row inside.
+TEST_F(Evaluation, OfABatchOfOneRowNeedsNoOther) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", DataType::kFloat32, {kUnknownSize, kWidth});
+  graph.value(x).symbols = {"batch", ""};
+  const ValueId y = builder.addValue("y", DataType::kFloat32, {1, 2, kWidth / 2});
+  const ValueId shape = builder.addConstant("shape", makeConstant<int64_t>({3}, {1, 2, kWidth / 2}));
+  builder.addNode("", "Reshape", {x, shape}, {y});
+  graph.inputs = {x};
+  graph.outputs = {y};
+  const std::string model = folder_.file("row.onnx"), plan = folder_.file("plan");
+  writeModel(graph, model);
+  const CommandResult planned = runPipeshard({"plan", model, "--dim", "batch=1", "--schedule", "forward-only",
+                                              "--cluster", "1x1", "--microbatches", "1", "-o", plan});
+  ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  const CommandResult ran = runPipeshard(
+      {"run", plan, "--data", writeData(), "--steps", "3", "--outputs", folder_.file("outputs.npz")});
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  EXPECT_EQ(NpzFile::open(folder_.file("outputs.npz")).read("y").shape, (Shape{3, 2, kWidth / 2}));
+  EXPECT_EQ(runPipeshard({"inspect", model}).exit_code, 0);
+  const CommandResult larger =
+      runPipeshard({"plan", model, "--dim", "batch=4", "--schedule", "forward-only", "-o", plan});
+  EXPECT_EQ(larger.exit_code, 65);
+  EXPECT_NE(larger.errors.find("batch = 4 is given"), std::string::npos) << larger.errors;
+}
+
 TEST_F(Evaluation, RefusesToTrainWithoutALoss) {
   const CommandResult result =
       runPipeshard({"plan", writeMlp(true), "--external-data-root", "examples", "--dim", "batch=8",

@@ -75,6 +75,12 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
       ->check(positiveWhole());
 }
 
+void refuseJobOptionsInVain(const CLI::App& command, const JobSpec& job) {
+  if (job.device.backend != DeviceBackend::kCuda)
+    refuseInVain(command, {"--share-devices", "--transport"}, "--device cuda");
+  if (!isPipe(job.data)) refuseInVain(command, {"--data-timeout"}, "--data-command, or --data -");
+}
+
 namespace {
 
 // Of no input the content.

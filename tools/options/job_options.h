@@ -11,6 +11,9 @@ namespace pipeshard {
 // Data, seed, threads and the deadlines of a step.
 void addJobOptions(CLI::App& command, JobSpec& job);
 
+// Error(kUsage) for those that say something of a GPU, or of a loader, which the job does not have.
+void refuseJobOptionsInVain(const CLI::App& command, const JobSpec& job);
+
 // What a job will read, looked at before it starts.
 struct DataSummary {
   std::string text;             // a line for people; "" for synthetic data

@@ -59,6 +59,13 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
   command.add_option("--launched-nodes", options.launched_nodes, "")->group("");
 }
 
+void refuseListenOptionsInVain(const CLI::App& command, const ListenOptions& options) {
+  if (!options.listen.empty()) return;
+  refuseInVain(command,
+               {"--key-file", "--advertise", "--insecure", "--data-plane", "--node-timeout", "--patience"},
+               "--listen tcp://ADDRESS:PORT");
+}
+
 namespace {
 
 // What one encrypted connection carries, about (benchmarks/README.md, wire_ratio): bytes per nanosecond.
@@ -83,11 +90,7 @@ void sayIfEncryptionLimits(const Cluster& cluster) {
 
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
                                          bool takes_spares) {
-  if (options.listen.empty()) {
-    if (!options.pool.key_file.empty())
-      fail(ErrorCode::kUsage, "--key-file goes with --listen tcp://ADDRESS:PORT");
-    return nullptr;
-  }
+  if (options.listen.empty()) return nullptr;
   const bool are_too_few = options.launched_nodes < cluster.nodeCount();
   const bool are_too_many = options.launched_nodes > cluster.nodeCount() && !takes_spares;
   if (options.launched_nodes > 0 && (are_too_few || are_too_many)) {

@@ -22,6 +22,9 @@ struct ListenOptions {
 // --listen, --advertise, --key-file, --insecure, --data-plane, --node-timeout, --patience.
 void addListenOptions(CLI::App& command, ListenOptions& options);
 
+// Error(kUsage) for those that are given without --listen.
+void refuseListenOptionsInVain(const CLI::App& command, const ListenOptions& options);
+
 // With --listen: listens, says on standard error what to start on the hosts, and has `job` use it; nullptr
 // without. Ranks are placed as the plan's cluster says: each node has as many as the cluster has devices
 // there. `takes_spares`: more nodes may join than the cluster has, to take the place of one that is lost.

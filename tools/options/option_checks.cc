@@ -56,6 +56,18 @@ void refuseBlankValues(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) refuseBlankValues(*command);
 }
 
+void refuseInVain(const CLI::App& command, const std::vector<std::string>& options, const std::string& what) {
+  for (const std::string& option : options) {
+    if (command.get_option(option)->count() > 0) fail(ErrorCode::kUsage, "{} goes with {}", option, what);
+  }
+}
+
+void refuseGroupInVain(const CLI::App& command, const std::string& group, const std::string& what) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group() == group) refuseInVain(command, {option->get_name()}, what);
+  }
+}
+
 std::vector<RankId> parseRanks(const std::string& option, const std::string& text) {
   constexpr size_t kMost = 1024;
   std::vector<RankId> ranks;

@@ -21,6 +21,13 @@ CLI::Validator numberFrom(double low, double high);
 // variable of the shell. For all options of `app` and its subcommands; to be called when they are declared.
 void refuseBlankValues(CLI::App& app);
 
+// Error(kUsage) "--patience goes with --listen" where one of the options is given that do nothing without
+// `what`, which is not there.
+void refuseInVain(const CLI::App& command, const std::vector<std::string>& options, const std::string& what);
+
+// Likewise of all options of a group: "--dim goes with ...".
+void refuseGroupInVain(const CLI::App& command, const std::string& group, const std::string& what);
+
 // Ranks as people list them: "17,500-503" is 17, 500, 501, 502, 503. Error(kUsage) naming `option` for what
 // is no such list, or has more than 1,024.
 std::vector<RankId> parseRanks(const std::string& option, const std::string& text);

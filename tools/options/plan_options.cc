@@ -297,11 +297,11 @@ void addPlanOptions(CLI::App& command, PlanOptions& options) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   command
-      .add_option(
-          "--microbatches", request.microbatches,
-          "How many parts the batch is cut into: equal ones, or such as differ by one "
-          "example\n(default: at most two per pipeline rank). A file whose batch has a fixed size: how "
-          "many\nsuch batches a step takes (default: one)")
+      .add_option("--microbatches", request.microbatches,
+                  "How many parts the batch is cut into: equal ones, or such as differ by one "
+                  "example\n(default: at most two per pipeline rank; one where examples of the batch meet). "
+                  "A file whose batch has a fixed size: how "
+                  "many\nsuch batches a step takes (default: one)")
       ->check(positiveWhole());
   declareGiven(command, options, OptionPlace::kExecution);
   command

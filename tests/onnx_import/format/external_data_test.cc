@@ -214,6 +214,50 @@ TEST_F(ExternalDataTest, InlineWeightsCanBecomeReferencesIntoTheModel) {
   EXPECT_NE(readModel(path).constant(findValue(readModel(path), "big")), nullptr);
 }
 
+// Packed numbers lie in the file as raw data do.
+TEST_F(ExternalDataTest, InlineFloatsAndDoublesBecomeReferencesToo) {
+  onnx::ModelProto model = reluModel();
+  std::vector<float> floats(1000);
+  for (size_t i = 0; i < floats.size(); ++i) floats[i] = static_cast<float>(i) / 7;
+  *model.mutable_graph()->add_initializer() = floatTensor("floats", {10, 100}, floats);
+  onnx::TensorProto& doubles = *model.mutable_graph()->add_initializer();
+  doubles.set_name("doubles");
+  doubles.set_data_type(onnx::TensorProto::DOUBLE);
+  doubles.add_dims(500);
+  for (int i = 0; i < 500; ++i) doubles.add_double_data(i / 7.0);
+  const std::string path = folder_.write("model/m.onnx", model);
+  ReadOptions options;
+  options.inline_weight_bytes = 1024;
+  const Graph graph = readModel(path, options), whole = readModel(path);
+  for (const char* name : {"floats", "doubles"}) {
+    const auto& reference = std::get<WeightReference>(graph.initializers.at(findValue(graph, name)));
+    EXPECT_EQ(reference.location, "m.onnx");
+    std::vector<std::byte> bytes(reference.length);
+    std::ifstream file(path, std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(reference.offset));
+    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    EXPECT_EQ(bytes, whole.constant(findValue(whole, name))->bytes) << name;
+  }
+}
+
+TEST_F(ExternalDataTest, InlineNumbersOfAnotherTypeOrInTwoFieldsAreRefused) {
+  ReadOptions options;
+  options.inline_weight_bytes = 1024;
+  const onnx::TensorProto good = floatTensor("w", {1000}, std::vector<float>(1000, 1.5F));
+  const auto readWith = [&](const std::function<void(onnx::TensorProto&)>& change) {
+    onnx::ModelProto model = reluModel();
+    onnx::TensorProto& tensor = *model.mutable_graph()->add_initializer();
+    tensor = good;
+    change(tensor);
+    return readModel(folder_.write("model/m.onnx", model), options);
+  };
+  EXPECT_ERROR(readWith([](onnx::TensorProto& t) { t.set_data_type(onnx::TensorProto::INT32); }), kBadModel,
+               "'w'", "another type");
+  EXPECT_ERROR(readWith([](onnx::TensorProto& t) { t.set_raw_data(std::string(4000, 'r')); }), kBadModel,
+               "'w'", "more than one field");
+  EXPECT_ERROR(readWith([](onnx::TensorProto& t) { t.set_dims(0, 999); }), kBadModel, "'w'", "4000 bytes");
+}
+
 TEST_F(ExternalDataTest, SmallIntegersComeIn) {
   onnx::ModelProto model = modelWith({{"location", "w.bin"}, {"length", "16"}});
   onnx::TensorProto indices = model.graph().initializer(0);

@@ -183,6 +183,39 @@ TEST(SymbolicDimensions, NumbersOfAnOutputAndTheRowsOfItsBatchAreTrue) {
     g (float[batch,width] x) => (float[batch,n] y) <int64[2] rows = {2, -1}> { y = Reshape(x, rows) })");
 }
 
+// pytorch2keras and others declare any rank; ONNX Runtime warns.
+TEST(SymbolicDimensions, TheRankOfAnOutputIsWhatItsOperatorsMake) {
+  const std::map<std::string, int64_t> sizes = {{"batch", 2}};
+  for (const char* declared : {"[n]", "", "[1,n,n]"}) {
+    const Graph graph = testing::graphFromText(fmt::format(
+        R"(<ir_version: 10, opset_import: ["" : 18]> g (float[batch,4] x) => (float{} y) {{ y = Relu(x) }})",
+        declared));
+    const Graph prepared = prepareModel(graph, {sizes, 1 << 20, {}});
+    EXPECT_EQ(prepared.shape(prepared.outputs[0]), Shape({2, 4}));
+    const std::vector<std::string> lines = misnamedOutputs(graph, prepared, sizes);
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_NE(lines[0].find("'y'"), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find("follows from its operators as [2,4]"), std::string::npos) << lines[0];
+  }
+  EXPECT_ERROR(prepareModel(testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,4] x) => (float[batch,4] y) <float[n] h> { h = Relu(x) y = Abs(h) })"),
+                            {sizes, 1 << 20, {}}),
+               ErrorCode::kBadModel, "its output 'h' is float32[?] in the model");
+}
+
+// Paddle's converter calls every open axis "?".
+TEST(SymbolicDimensions, AxesWithoutANameAreEachOfTheirOwn) {
+  onnx::ModelProto model = testing::parseText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n,3,h,w] x) => (float[n,3,h,w] y) { y = Relu(x) })");
+  auto& type = *model.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type();
+  for (const int axis : {2, 3}) type.mutable_shape()->mutable_dim(axis)->set_dim_param("?");
+  const Graph graph = parseModel(model.SerializeAsString(), "", "text");
+  const auto dimensions = symbolicDimensions(graph);
+  ASSERT_EQ(dimensions.size(), 3u);
+  EXPECT_EQ(dimensions[1].name, "x_axis2");
+  EXPECT_EQ(dimensions[2].name, "x_axis3");
+}
+
 TEST(SymbolicDimensions, ChannelsAreThoseOfTheConvolution) {
   const Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
     g (float[batch,channels,height,width] x, float[4,3,2,2] w) => (float[batch,4,h,v] y) {
@@ -234,9 +267,9 @@ TEST(SymbolicDimensions, AWholeNumberIsNoName) {
 }
 
 // "float32[batch,8]" of a value whose axes are named.
-std::string namedAxes(const std::string& model, const std::string& name) {
+std::string namedAxes(const std::string& model, const std::string& name, const AskedSizes& asked = {}) {
   Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]> )" + model);
-  nameAxes(graph, {name, "nothing"});
+  nameAxes(graph, {name, "nothing"}, asked);
   const Value& value = graph.value(findValue(graph, name));
   if (!value.shape) return "unknown";
   std::vector<std::string> axes;
@@ -275,6 +308,66 @@ TEST(AxisNames, OfAnOutputAreWhatItsOperatorsMake) {
   EXPECT_NE(lines[0].find("'y' is [batch,3,width]"), std::string::npos) << lines[0];
   EXPECT_EQ(graph.value(graph.outputs[0]).symbols, (std::vector<std::string>{"batch", "", "width/4"}));
   EXPECT_TRUE(nameAxes(graph, {"y"}).empty());
+}
+
+// A detector's scores: places of the image and of one that is half as wide and high.
+constexpr const char* kPlaces = R"(g (float[batch,2,h,w] x) => (float[batch,2,n] y)
+  <int64[3] flat = {0, 2, -1}> {
+    half = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+    fine = Reshape(x, flat)
+    coarse = Reshape(half, flat)
+    y = Concat<axis = 2>(fine, coarse) })";
+
+TEST(AxisNames, AreSizesWhereTheyAreNoExpression) {
+  EXPECT_EQ(namedAxes(kPlaces, "y"), "float32[batch,2,n]");
+  const AskedSizes asked = {{{"batch", 5}, {"h", 8}, {"w", 6}}, {"batch"}};
+  EXPECT_EQ(namedAxes(kPlaces, "y", asked), "float32[batch,2,60]");
+  EXPECT_EQ(namedAxes(kPlaces, "fine", asked), "float32[batch,2,h*w]");
+  AskedSizes with_name = asked;
+  with_name.sizes["n"] = 60;  // as it was asked for once
+  EXPECT_EQ(namedAxes(kPlaces, "y", with_name), "float32[batch,2,n]");
+  with_name.sizes["n"] = 61;
+  EXPECT_EQ(namedAxes(kPlaces, "y", with_name), "float32[batch,2,60]");
+}
+
+// A file without shapes, whose rank ONNX finds for sizes alone: [batch,2,w/2], and [1,w].
+constexpr const char* kOpenRank = R"(g (float[batch,w] x) => (y)
+  <int64[1] first = {0}, int64[1] second = {1}, int64[1] two = {2}, int64[1] rest = {-1}> {
+    sizes = Shape(x)
+    rows = Gather(sizes, first)
+    target = Concat<axis = 0>(rows, two, rest)
+    y = Reshape(x, target) })";
+constexpr const char* kOneRow = R"(g (float[batch,w] x) => (y) <int64[1] second = {1}, int64[1] one = {1}> {
+    sizes = Shape(x)
+    width = Gather(sizes, second)
+    target = Concat<axis = 0>(one, width)
+    y = Reshape(x, target) })";
+
+TEST(AxisNames, AreFoundWhereTheRankFollowsFromSizes) {
+  const AskedSizes asked = {{{"batch", 5}, {"w", 6}}, {"batch"}};
+  EXPECT_EQ(namedAxes(kOpenRank, "y"), "float32[batch,2,w/2]");
+  EXPECT_EQ(namedAxes(kOpenRank, "y", asked), "float32[batch,2,w/2]");
+  EXPECT_EQ(namedAxes(kOneRow, "y", {{{"batch", 1}, {"w", 6}}, {"batch"}}), "float32[batch,6]");
+  EXPECT_NE(namedAxes(kOneRow, "y", asked), "float32[batch,6]") << "five rows are none";
+}
+
+TEST(AxisNames, RanksOfOutputsAreFoundForSizes) {
+  const std::string text = R"(<ir_version: 10, opset_import: ["" : 18]> )";
+  Graph graph = testing::graphFromText(text + kOneRow);
+  findRanksOfOutputs(graph, {{{"batch", 1}, {"w", 6}}, {"batch"}});
+  ASSERT_TRUE(graph.value(graph.outputs[0]).shape);
+  EXPECT_EQ(graph.value(graph.outputs[0]).shape->size(), 2u);
+}
+
+TEST(AxisNames, OfAnOutputOfAnotherRankAreAllNew) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,w] x) => (float[1] y) { y = Relu(x) })");
+  const std::vector<std::string> lines = nameAxes(graph, {"y"});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("'y' is [1] in the file, but follows from its operators as [batch,w]"),
+            std::string::npos)
+      << lines[0];
+  EXPECT_EQ(graph.value(graph.outputs[0]).symbols, (std::vector<std::string>{"batch", "w"}));
 }
 
 // As tf2onnx names the batch, once for every input.

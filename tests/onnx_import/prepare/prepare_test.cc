@@ -40,6 +40,14 @@ TEST(Prepare, AShapeOfNoAxesIsFoundAnew) {
   EXPECT_EQ(graph.shape(findValue(graph, "twice")), Shape{4});
 }
 
+TEST(Prepare, AKnownAxisOfAnOpenShapeIsAConstant) {
+  const Graph graph = prepareModel(graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4,2] x, bool[4] kept) => (int64[1] y) {
+      rows = Compress <axis = 0> (x, kept)  y = Shape <start = 1> (rows) })"),
+                                   {});
+  EXPECT_TRUE(graph.nodes.empty());
+}
+
 // As PyTorch writes an LSTM with proj_size, of which the file keeps nothing.
 TEST(Prepare, ARecurrenceThatContradictsItselfIsNamed) {
   PrepareOptions options;
@@ -477,6 +485,9 @@ TEST(Prepare, OutputsOfUnknownOperatorsAreLeftOutBesideTheLoss) {
   EXPECT_EQ(leaveOutUnknownOutputs(graph, findValue(graph, "y")),
             std::vector<std::string>{"label (ai.onnx.ml::Scaler)"});
   EXPECT_EQ(prepareModel(graph, {}).nodes.size(), 1u);
+  graph.outputs = {findValue(graph, "label")};
+  EXPECT_ERROR(leaveOutUnknownOutputs(graph, ValueId()), kBadModel,
+               "every output needs an operator that is not supported: label (ai.onnx.ml::Scaler)");
 }
 
 }  // namespace

@@ -395,6 +395,16 @@ TEST(Branches, InLoops) {
   EXPECT_EQ(outputsOf(graph, {{"x", floats({2}, {2, -1})}}), (Outputs{{-1, 5}}));
 }
 
+// A file for several rates of sound has a branch for each; the other one does not go with the sizes.
+TEST(Branches, OfAKnownConditionTheOtherIsNotLookedAt) {
+  const Graph graph = prepared(R"(g (float[2] x) => (float[a] y)
+    <int64 rate = {16}, int64 high = {16}, int64[1] axis = {0}> {
+      is_high = Equal(rate, high)
+      y = If (is_high) <then_branch = t () => (float[b] yes) { yes = Neg(x) },
+                        else_branch = e () => (float[c] no) { no = Squeeze(x, axis) }> })");
+  EXPECT_EQ(outputsOf(graph, {{"x", kPair}}), (Outputs{{-1, 2}}));
+}
+
 TEST(Branches, OfDifferentShapesAreRefused) {
   const auto choose = [](const std::string& condition, const std::string& other) {
     prepared("g (float[2] x, " + condition + R"( c) => (float[n] y) {

@@ -72,6 +72,22 @@ TEST(Upgrade, OneOldNodeBringsAllOthersAlong) {
   EXPECT_EQ(inputOf(graph, graph.nodes[0], 1), Numbers{1});
 }
 
+// The body of DynamicQuantizeLinear is of opset 11, and its ReduceMin was another operator in 17.
+TEST(Upgrade, BodiesOfOlderOpsetsBringTheGraphToOpset18) {
+  const auto supported = [](const Node& node) { return !node.is("DynamicQuantizeLinear"); };
+  for (const int opset : {15, 16, 17}) {
+    const Graph graph = prepareModel(
+        oldModel(opset, R"((float[2,3] x) => (uint8[2,3] y, float scale, uint8 zero, float[2] mean) {
+          y, scale, zero = DynamicQuantizeLinear(x)  mean = ReduceMean <axes = [1], keepdims = 0> (x) })"),
+        {{}, 1 << 20, supported});
+    EXPECT_EQ(only(graph, "ReduceMin").opset_version, 18);
+    EXPECT_EQ(inputOf(graph, only(graph, "ReduceMean"), 1), Numbers{1});
+    EXPECT_EQ(graph.opset_imports.at(""), 18);
+    EXPECT_EQ(graph.shape(graph.outputs[3]), Shape{2});
+    checkModel(graph);
+  }
+}
+
 TEST(Upgrade, AxesBecomeAnInput) {
   for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
                          "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"}) {

@@ -61,6 +61,23 @@ class HeldOut : public ::testing::Test {
     return at(name);
   }
 
+  // Rows for the mlp example.
+  std::string writeVectors(const std::string& name, int64_t rows) {
+    std::vector<float> numbers;
+    for (int64_t i = 0; i < rows * 32; ++i) numbers.push_back(static_cast<float>(mixed(i + 1) % 1000) / 300);
+    const NpzArray array = arrayOf(DataType::kFloat32, {rows, 32}, numbers);
+    writeNpz(at(name), {{"x", array}, {"y", array}});
+    return at(name);
+  }
+  // The mlp example, changed.
+  std::string writeMlp(const std::function<void(Graph&)>& change) {
+    Graph graph = readModel(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx");
+    change(graph);
+    writeModel(graph, at("mlp.onnx"));
+    std::filesystem::copy(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx.data", at("mlp.onnx.data"));
+    return at("mlp.onnx");
+  }
+
   CommandResult succeed(const std::vector<std::string>& arguments) {
     CommandResult result = runPipeshard(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -195,23 +212,15 @@ TEST_F(HeldOut, AFinishedCheckpointIsEvaluatedAlone) {
 
 // The root of a mean over rows: of several batches the mean of these is another number, of one it is not.
 TEST_F(HeldOut, ALossThatIsApproximateSaysSo) {
-  Graph graph = readModel(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx");
-  GraphBuilder builder(graph);
-  const ValueId root = builder.addValue("root", DataType::kFloat32, {});
-  builder.addNode("", "Sqrt", {graph.outputs.at(0)}, {root});
-  graph.outputs = {root};
-  writeModel(graph, at("root.onnx"));
-  std::filesystem::copy(PIPESHARD_SOURCE_DIR "/examples/mlp.onnx.data", at("mlp.onnx.data"));
-  const auto write = [&](const std::string& name, int64_t rows) {
-    std::vector<float> numbers;
-    for (int64_t i = 0; i < rows * 32; ++i) numbers.push_back(static_cast<float>(mixed(i + 1) % 1000) / 300);
-    const NpzArray array = arrayOf(DataType::kFloat32, {rows, 32}, numbers);
-    writeNpz(at(name), {{"x", array}, {"y", array}});
-    return at(name);
-  };
-  const std::string directory = plan(at("root.onnx"), {"--cluster", "1x2", "--microbatches", "1"});
-  const std::string data = write("data.npz", 16), several = write("several.npz", 20),
-                    one = write("one.npz", 8);
+  const std::string model = writeMlp([](Graph& graph) {
+    GraphBuilder builder(graph);
+    const ValueId root = builder.addValue("root", DataType::kFloat32, {});
+    builder.addNode("", "Sqrt", {graph.outputs.at(0)}, {root});
+    graph.outputs = {root};
+  });
+  const std::string directory = plan(model, {"--cluster", "1x2", "--microbatches", "1"});
+  const std::string data = writeVectors("data.npz", 16), several = writeVectors("several.npz", 20),
+                    one = writeVectors("one.npz", 8);
   evaluated(directory, data, several);
   EXPECT_THAT(ran_.output, AllOf(HasSubstr("in 3 batches, weighted by their rows; the loss is approximate: "),
                                  HasSubstr(" (approximate; ")));
@@ -220,6 +229,34 @@ TEST_F(HeldOut, ALossThatIsApproximateSaysSo) {
   evaluated(directory, data, one);
   EXPECT_THAT(ran_.output, AllOf(HasSubstr("in 1 batch, "), Not(HasSubstr("approximate"))));
   EXPECT_EQ(logLines(at("log") + "/evaluations.jsonl").back().at("exact"), true);
+}
+
+// Whatever ranks there are, replicas of the last stage too; a mean over rows is weighted by them.
+TEST_F(HeldOut, LossesThatAreSumsAreAddedUp) {
+  const std::string data = writeVectors("data.npz", 16), held_out = writeVectors("held.npz", 21);
+  const std::string model = writeMlp([](Graph& graph) {
+    for (Node& node : graph.nodes) {
+      if (node.is("ReduceMean")) node.op_type = "ReduceSum";
+    }
+  });
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+           {"--cluster", "1x2", "--microbatches", "1", "--optimizer", "sgd:lr=1e-5"},
+           {"--cluster", "1x2", "--stages", "uniform:1", "--optimizer", "sgd:lr=1e-5"}}) {
+    const double loss = evaluated(plan(model, options), data, held_out);
+    EXPECT_THAT(ran_.output,
+                AllOf(HasSubstr("21 examples in 3 batches, added up: the loss is a sum over all "),
+                      Not(HasSubstr("approximate"))));
+    EXPECT_NEAR(loss, ofExported(held_out, 21), 1e-5 * loss);
+    evaluated(plan("examples/mlp.onnx", options), data, held_out);
+    EXPECT_THAT(ran_.output, AllOf(HasSubstr("weighted by their rows"), Not(HasSubstr("approximate"))));
+  }
+}
+
+// What the loss is divided by is told by a batch of one row, too.
+TEST_F(HeldOut, OneRowMayBeLeftOver) {
+  const std::string data = writeTokens("data.npz", 24), held_out = writeTokens("held.npz", 17);
+  const double loss = evaluated(plan(kGpt2, {"--cluster", "1x2", "--microbatches", "1"}), data, held_out);
+  EXPECT_NEAR(loss, ofExported(held_out, 17), 2e-6);
 }
 
 TEST_F(HeldOut, ChangesNothingOfTheTraining) {
