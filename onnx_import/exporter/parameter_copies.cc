@@ -191,8 +191,8 @@ class MistakenReads {
       return;
     for (const auto& [id, parameter] : odd) {
       const std::string& read = graph_.value(id).name;
-      const auto lost = std::ranges::find_if(open, [&](const std::string& name) {
-        return !known_.contains(name) && !isViewOrLayer(name) && !isOfOneKind(id, name);
+      const auto lost = std::ranges::find_if(open, [&, input = id](const std::string& name) {
+        return !known_.contains(name) && !isViewOrLayer(name) && !isOfOneKind(input, name);
       });
       if (lost != open.end()) found_.push_back({parameter, read, call.name, *lost});
     }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "partition/emit/gradient_norm.h"
 #include "partition/emit/gradient_parts.h"
 #include "partition/emit/rank_builder.h"
