@@ -99,7 +99,7 @@ void describeTraining(const PlanRequest& request, const ForwardModel& model, Pla
   noteOutputsLeftOut(model, plan);
   // One row alone that was chosen has nothing to meet: such a loss would not learn.
   const bool chosen = model.chosen.contains(model.batch_dimension);
-  if (chosen && model.batch == 1 && request.uncut.empty()) requireCuttableRows(model);
+  if (chosen && model.batch == 1 && !request.uncut) requireCuttableRows(model);
 }
 
 PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& progress,
@@ -122,9 +122,9 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
     planned.plan = describePlan(request, model);
     if (measured) planned.plan.profile = request.profile->digest;
 
-    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
-      describeTraining(request, model, planned.plan);
-    planned.trains = trainedSummary(model.graph, model.loss);
+    const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
+    if (trains) describeTraining(request, model, planned.plan);
+    planned.trains = trains ? trainedSummary(model.graph, model.loss) : "evaluates; trains nothing";
 
     // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
     // what the request leaves open; then both ways are one.
@@ -191,7 +191,7 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kConfiguration) throw;
     throw Error(error.code(),
-                fmt::format("{}; more than one microbatch cannot be: {}", error.message(), whole.uncut));
+                fmt::format("{}; more than one microbatch cannot be: {}", error.message(), *whole.uncut));
   }
 }
 

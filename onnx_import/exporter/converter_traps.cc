@@ -173,6 +173,9 @@ bool isCalledLikeBuffer(std::string_view name) {
          std::ranges::any_of(kFilterBanks, [&](std::string_view bank) { return contains(last, bank); });
 }
 
+// Rows of a table are looked up, cut out, or added as they are. (Matrices of products are many, and large.)
+bool mayReadTable(const Node& node) { return isArithmetic(node) || node.is("Gather") || node.is("Slice"); }
+
 // A table of sines and cosines, which modules keep in a buffer: as many of both in every row, so that the
 // squares of a row add up to half its length.
 bool isTableOfSines(const Graph& graph, ValueId id) {
@@ -263,7 +266,7 @@ std::string likelyBuffers(const Graph& graph) {
   const std::vector<InitializerRole> roles = initializerRoles(graph);
   const std::vector<bool> straight = straightFromInputs(graph);
   std::map<ValueId, bool> normalizes;  // all of its readers
-  std::set<ValueId> kernels;
+  std::set<ValueId> kernels, tables;
   for (const Node& node : graph.nodes) {
     const bool from_input = isArithmetic(node) && std::ranges::any_of(node.inputs, [&](ValueId input) {
                               return input.valid() && straight[input.index()];
@@ -275,13 +278,14 @@ std::string likelyBuffers(const Graph& graph) {
       const auto [found, is_new] = normalizes.try_emplace(input, from_input);
       found->second = found->second && from_input;
       if (isChannelKernel(graph, node, i)) kernels.insert(input);
+      if (mayReadTable(node)) tables.insert(input);
     }
   }
   std::vector<std::string> names;
   for (const auto& [id, all] : normalizes) {
     const std::string& name = graph.value(id).name;
-    if (all || isCalledLikeBuffer(name) || kernels.contains(id) || isTableOfSines(graph, id))
-      names.push_back(name);
+    const bool is_table = tables.contains(id) && isTableOfSines(graph, id);
+    if (all || isCalledLikeBuffer(name) || kernels.contains(id) || is_table) names.push_back(name);
   }
   if (names.empty()) return "";
   return fmt::format("trained, as the file does not tell buffers: {}; if these are: --freeze '^({})$'",

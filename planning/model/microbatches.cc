@@ -93,9 +93,9 @@ void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, F
   if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
     model.notes.push_back(fmt::format("{} microbatch{} chosen (--microbatches sets them)", model.microbatches,
                                       model.microbatches == 1 ? " was" : "es were"));
-  if (!request.uncut.empty())
+  if (request.uncut)
     model.notes.push_back(fmt::format("one microbatch has all {}, and stages take turns: {}",
-                                      counted(model.batch, "row"), request.uncut));
+                                      counted(model.batch, "row"), *request.uncut));
   if (request.accumulate > 1) accumulate(request.accumulate, model);
 }
 

@@ -85,8 +85,7 @@ std::vector<std::string> moduleNotes(const ModuleParameters& parameters, bool tr
   if (parameters.torchscript && !parameters.keras && trains) {
     notes.emplace_back(
         "files of the TorchScript exporter do not show detach(), no_grad() and padding_idx: where the module "
-        "has "
-        "one, gradients go through it that PyTorch stops (torch.onnx.export's default shows them)");
+        "has one, gradients go through it that PyTorch stops (torch.onnx.export's default shows them)");
   }
   return notes;
 }

@@ -27,7 +27,7 @@ struct StepPrograms {
 
 struct PlannedTraining {
   Plan plan;
-  std::string trains;                 // trainedSummary of the model
+  std::string trains;                 // for people: trainedSummary of the model, or that it is evaluated
   TrainingGraph training;             // of the largest microbatch
   StepPrograms whole;                 // no ranks: only a plan was asked for (PlanRequest::programs)
   std::optional<StepPrograms> last;   // of the shorter batch that ends an epoch

@@ -34,8 +34,8 @@ struct PlanRequest {
   std::string batch_dimension;   // "": found by name and place
   int64_t microbatches = 0;      // 0: automatic
   // Why the batch cannot be cut: one microbatch has all of it, and a batch that is chosen has several rows.
-  // "": it can, as far as is known.
-  std::string uncut;
+  // nullopt: it can, as far as is known.
+  std::optional<std::string> uncut;
   int64_t last_batch = 0;  // rows of the shorter batch that ends an epoch; 0: as `data` says
   DataDescription data;    // of `run`; their length decides it
   // What `given.precision` makes of the graph, with all its floating-point types float64: the same nodes, so

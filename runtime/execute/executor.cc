@@ -74,27 +74,24 @@ Executor::Executor(RankImage image, const ExecutorOptions& options)
 
 Executor::~Executor() = default;
 
-// By instruction; nullptr for what is no run of the foreground. `lane_bytes`: of the neediest of the others.
-std::vector<const RunMemory*> Executor::memoryOfRuns(int64_t& lane_bytes) {
+// By instruction; nullptr for what is no run of the foreground (or, `of_lane`, of the background lane).
+std::vector<const RunMemory*> Executor::memoryOfRuns(bool of_lane) {
   std::vector<const RunMemory*> runs(program().instructions.size());
   size_t next = 0;
   for (const Instruction& instruction : program().instructions) {
     const size_t position = next++;
-    if (!instruction.subgraph.valid()) continue;
+    if (!instruction.subgraph.valid() || isOfLane(instruction) != of_lane) continue;
     CompiledSubgraph& subgraph = *subgraphs_.at(instruction.subgraph.index());
-    const RunMemory& run = subgraph.memory(aliasingOf(instruction, position));
-    if (isOfLane(instruction)) {
-      lane_bytes = std::max(lane_bytes, run.apart.total_bytes);
-    } else {
-      runs[position] = &run;
-    }
+    runs[position] = &subgraph.memory(aliasingOf(instruction, position));
   }
   return runs;
 }
 
 void Executor::placeMemory() {
-  int64_t lane_bytes = 0;
-  const std::vector<const RunMemory*> runs = memoryOfRuns(lane_bytes);
+  int64_t lane_bytes = 0;  // of the neediest
+  for (const RunMemory* run : memoryOfRuns(true))
+    lane_bytes = std::max(lane_bytes, run == nullptr ? 0 : run->apart.total_bytes);
+  const std::vector<const RunMemory*> runs = memoryOfRuns();
   const FineIntervals intervals = fineIntervals(program(), accumulation_, runs);
   memory_ = planMemory(program(), accumulation_, intervals, runs, lane_bytes, device_->alignment());
 }

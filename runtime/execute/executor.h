@@ -161,7 +161,7 @@ class Executor {
   class GroupCollectives;
 
   void compileSubgraphs(const KernelRegistry& kernels);
-  std::vector<const RunMemory*> memoryOfRuns(int64_t& lane_bytes);
+  std::vector<const RunMemory*> memoryOfRuns(bool of_lane = false);
   void placeMemory();
   CompiledSubgraph::Aliasing aliasingOf(const Instruction& instruction, size_t position) const;
   Action& actionAt(size_t position);

@@ -29,8 +29,7 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   }
   arena_ = arena;
   if (transfers_plan_) {
-    int64_t lane_bytes = 0;
-    const auto behind = waitsOfMessages(program(), accumulation_, memory_, memoryOfRuns(lane_bytes));
+    const auto behind = waitsOfMessages(program(), accumulation_, memory_, memoryOfRuns());
     transfers_ = std::make_unique<DeviceTransfers>(program(), std::move(*transfers_plan_), *compute_,
                                                    *lane_queue_, behind);
     communicator = &transfers_->foreground();
