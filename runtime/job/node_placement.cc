@@ -424,7 +424,8 @@ void NodePlacement::askClock(Node& node, int times) {
 void NodePlacement::takeClock(Node& node, const nlohmann::json& body) {
   const int64_t answered = Clock::now().time_since_epoch().count();
   node.clock.add({body.at("asked").get<int64_t>(), body.at("now").get<int64_t>(), answered});
-  askClock(node, --node.clock_questions);
+  // Where the last round begins before the first has been answered, one answer more comes than it counts.
+  if (node.clock_questions > 0) askClock(node, --node.clock_questions);
 }
 
 void NodePlacement::takeTracePiece(Node& node, const ControlMessage& message) {
