@@ -94,6 +94,15 @@ std::vector<SignatureParameter> signatureEntries(const Graph& graph, std::string
   return parameters;
 }
 
+// Of lines "mean: USER_OUTPUT".
+std::vector<std::string> namesOfKind(const Graph& graph, std::string_view kind) {
+  std::vector<std::string> names;
+  for (const std::string_view line : signatureLines(graph)) {
+    if (line.ends_with(kind)) names.emplace_back(line.substr(0, line.size() - kind.size()));
+  }
+  return names;
+}
+
 }  // namespace
 
 std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
@@ -128,14 +137,9 @@ std::set<std::string> signatureParameterNames(const Graph& graph) {
   return names;
 }
 
-std::vector<std::string> signatureOutputs(const Graph& graph) {
-  constexpr std::string_view kKind = ": USER_OUTPUT";
-  std::vector<std::string> names;
-  for (const std::string_view line : signatureLines(graph)) {
-    if (line.ends_with(kKind)) names.emplace_back(line.substr(0, line.size() - kKind.size()));
-  }
-  return names;
-}
+std::vector<std::string> signatureInputs(const Graph& graph) { return namesOfKind(graph, ": USER_INPUT"); }
+
+std::vector<std::string> signatureOutputs(const Graph& graph) { return namesOfKind(graph, ": USER_OUTPUT"); }
 
 std::vector<std::string> mutatedBuffers(const Graph& graph) {
   std::vector<std::string> names;

@@ -41,6 +41,9 @@ std::set<std::string> signatureParameterNames(const Graph& graph);
 // wanted.
 std::vector<SignatureParameter> signatureBuffers(const Graph& graph, bool persistent_only = false);
 
+// The module's inputs, by the names under which calls mention them: the graph's may be others
+// (torch.onnx.export's input_names). Empty where the file does not say.
+std::vector<std::string> signatureInputs(const Graph& graph);
 // The module's results, by the names of the calls that give them; empty where the file does not say.
 std::vector<std::string> signatureOutputs(const Graph& graph);
 

@@ -19,6 +19,8 @@ constexpr const char* kConstantMark = "pipeshard.constant";
 constexpr const char* kFolded = "folded";
 constexpr const char* kMade = "made";
 
+constexpr const char* kTakenForConstant = "pipeshard.taken_for_constant";
+
 constexpr const char* kStoredTransposed = "pipeshard.transposed";
 
 // On what was computed of a weight that the user does not train: "768 fc.weight".
@@ -86,6 +88,10 @@ bool isMade(const Value& value) {
   return std::any_of(value.metadata.begin(), value.metadata.end(),
                      [](const auto& entry) { return entry.first == kConstantMark && entry.second == kMade; });
 }
+
+void markTakenForConstant(Value& value) { value.metadata.emplace_back(kTakenForConstant, "yes"); }
+
+bool isTakenForConstant(const Value& value) { return hasMark(value, kTakenForConstant); }
 
 bool isLayerWeight(const Value& value) { return hasMark(value, kLayerWeight); }
 
@@ -203,6 +209,21 @@ bool namesParameter(std::string_view name) {
   if (isOneOf(kParameterWords, last) || isModulePath(name)) return true;
   return std::any_of(std::begin(kParameterEnds), std::end(kParameterEnds),
                      [&](std::string_view end) { return last.ends_with(end); });
+}
+
+// Of a spectral norm weight_v is a vector and a buffer; of a weight norm a parameter with the weight's axes.
+bool isOfTorchLayer(const Value& value) {
+  const std::string_view name = value.name;
+  const std::string_view last = name.substr(name.find_last_of("./") + 1);
+  if (last == "weight_v") return value.shape && value.shape->size() > 1;
+  constexpr std::string_view kNames[] = {"weight",        "bias",          "weight_g",      "weight_orig",
+                                         "original",      "original0",     "original1",     "in_proj_bias",
+                                         "q_proj_weight", "k_proj_weight", "v_proj_weight", "bias_k",
+                                         "bias_v",        "in_proj_weight"};
+  constexpr std::string_view kRecurrent[] = {"weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh"};
+  return isOneOf(kNames, last) ||
+         std::any_of(std::begin(kRecurrent), std::end(kRecurrent),
+                     [&](std::string_view begin) { return last.starts_with(begin); });
 }
 
 bool namesConstant(std::string_view name) {

@@ -22,6 +22,11 @@ void markMade(Value& value);
 bool isFolded(const Value& value);  // has one of the two
 bool isMade(const Value& value);
 
+// The mark on what a file without marks reads and holds as a mask, or as the weights of a loss
+// (takeConstants in onnx_import/exporter/converter_traps.h).
+void markTakenForConstant(Value& value);
+bool isTakenForConstant(const Value& value);  // has it
+
 // The metadata key on a parameter that its place alone tells, for rewrites that take it away from there
 // (keepLayerWeights in ir/operators/initializer_role.h).
 inline constexpr const char* kLayerWeight = "pipeshard.layer_weight";
@@ -76,6 +81,10 @@ inline bool isMarkedParameter(const Value& value) { return exportedKind(value) =
 // ("temperature", "logit_scale", "head_bias"); not what exporters call constants ("onnx::Mul_12",
 // "/block/Constant_output_0", "val_3", "attn.eps").
 bool namesParameter(std::string_view name);
+
+// Is it called as PyTorch's own layers call their parameters ("fc.weight", "rnn.bias_hh_l0", also those of
+// torch.nn.utils.parametrize)? Not what a module of one's own calls otherwise ("cls_token").
+bool isOfTorchLayer(const Value& value);
 
 // Is it the name of a number of the arithmetic ("attn.eps", "/block/Constant_output_0")?
 bool namesConstant(std::string_view name);

@@ -1,6 +1,7 @@
 // What the user says (--train, --freeze) comes first. The exporter of PyTorch 2 marks parameters
 // (InputSpec.kind PARAMETER, beside BUFFER and CONSTANT_TENSOR). Without any mark, a floating-point
-// initializer is a parameter if it is not called like a buffer (ir/graph/weight_role.h), and
+// initializer is a parameter if it is not called like a buffer nor taken for a constant
+// (ir/graph/weight_role.h), and
 //   * it is the weight of a layer (the matrix of a MatMul or Gemm, the kernel of a Conv, the slope of a
 //     PRelu, scale or bias of a normalisation; also through views), whatever it holds, also when it has one
 //     element; or
@@ -140,7 +141,7 @@ InitializerRole roleOf(const Value& value, const Initializer& initializer, const
   if (isMarkedParameter(value)) return kParameter;
   if (exportedKind(value)) return kBuffer;
   const InitializerRole number = uses.read && !uses.as_weight ? kSetting : kConstant;
-  if (marked || namesBuffer(value.name) || isMade(value)) return number;
+  if (marked || namesBuffer(value.name) || isMade(value) || isTakenForConstant(value)) return number;
   if (uses.in_layer || isLayerWeight(value)) return kParameter;
   if (isFolded(value) || !looksLikeWeight(value, initializer)) return number;
   if (uses.as_weight) return kParameter;

@@ -60,7 +60,9 @@ constexpr GivenOption kOptions[] = {
      .default_text = nullptr,
      .values = "REGEX",
      .help = "Train these weights, whatever the model says and also if --freeze has them;\n--freeze . "
-             "--train ^head trains the head alone"},
+             "--train ^head trains the head alone. Where the file tells the module's\nparameters, an "
+             "expression found in some of their names means these alone: \".\" no buffer,\nand no constant "
+             "of the exporter's (its own name, as val_60, trains it, with a note)"},
     {.key = "freeze",
      .flag = "--freeze",
      .field = &GivenOptions::freeze,

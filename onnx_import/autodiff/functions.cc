@@ -21,15 +21,18 @@ void reluGrad(Builder& f) {
   f.output("dX", f.op("Where", {f.op("Greater", {y, zero}), dy, zero}));
 }
 
-// Whose numbers a Gelu computes with: the exact ones, or those that its file holds, as attributes.
-enum class Factors { kExact, kGiven };
+// Whose numbers a Gelu computes with: the exact ones, or those that its file holds, as attributes. A divisor
+// of float32 stays one: its reciprocal is no number of float32.
+enum class Factors { kExact, kGiven, kDivisor };
 
 void describeGelu(Builder& f, Factors factors, bool tanh) {
   f.attribute("approximate", std::string(tanh ? "tanh" : "none"));
   if (factors == Factors::kGiven) f.attribute("factor");
+  if (factors == Factors::kDivisor) f.attribute("divisor");
   if (factors == Factors::kGiven && tanh) f.attribute("cubic");
 }
 ValueId factorOf(Builder& f, Factors factors, double exact, ValueId x) {
+  if (factors == Factors::kDivisor) return f.op("Div", {f.number(1, x), f.numberAttribute("divisor", x)});
   return factors == Factors::kGiven ? f.numberAttribute("factor", x) : f.number(exact, x);
 }
 ValueId cubicOf(Builder& f, Factors factors, ValueId x) {
@@ -383,12 +386,14 @@ FunctionBodies makeBodies() {
       {{"ReluGrad", ""}, reluGrad},
       {{"Gelu", ""}, gelu<Factors::kExact>},
       {{"Gelu", "factors"}, gelu<Factors::kGiven>},
+      {{"Gelu", "divisor"}, gelu<Factors::kDivisor>},
       {{"Gelu", "tanh"}, geluTanh<Factors::kExact>},
       {{"Gelu", "tanh_factors"}, geluTanh<Factors::kGiven>},
       {{"Swish", ""}, swish},
       {{"SwishGrad", ""}, swishGrad},
       {{"GeluGrad", ""}, geluGrad<Factors::kExact>},
       {{"GeluGrad", "factors"}, geluGrad<Factors::kGiven>},
+      {{"GeluGrad", "divisor"}, geluGrad<Factors::kDivisor>},
       {{"GeluGrad", "tanh"}, geluTanhGrad<Factors::kExact>},
       {{"GeluGrad", "tanh_factors"}, geluTanhGrad<Factors::kGiven>},
       {{"MishGrad", ""}, mishGrad},

@@ -4,7 +4,7 @@
 // is one body per case and the call says which by its `overload`; its attributes say the same, for kernels.
 //
 //   Gelu, GeluGrad               "" (approximate "none"), "tanh", and with the file's own numbers "factors",
-//                                "tanh_factors"
+//                                "divisor" (where it divides by its number), "tanh_factors"
 //   CrossEntropyLoss and its     "none", "sum", "mean", and each with "_weighted" when Weights is given
 //   gradient
 //   Attention and its gradients  what lies over the scores (ir/operators/attention_form.h)

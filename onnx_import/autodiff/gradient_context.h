@@ -103,6 +103,7 @@ class GradientContext : public OpEmitter {
 
   // ---- the forward node ----
   const Node& node() const { return node_; }  // a copy: emitting nodes does not invalidate it
+  const Graph& graph() const { return builder_.graph(); }
   size_t inputCount() const { return node_.inputs.size(); }
   bool hasInput(size_t position) const {
     return position < node_.inputs.size() && node_.inputs[position].valid();

@@ -17,8 +17,13 @@ std::vector<ValueId> trainableParameters(const Graph& graph);
 // --train ^head" trains the head alone). To be called on the graph as read. `lost`: names of parameters that
 // the file has no more, which a pattern may mean. Error(kUsage) for a pattern that is no regular expression
 // or found in no name.
-void overrideParameters(Graph& graph, const std::vector<std::string>& train,
-                        const std::vector<std::string>& freeze, const std::vector<std::string>& lost = {});
+// Where the exporter marks the module's parameters, a pattern that means some of them means these alone:
+// "." no buffer, and no constant of the exporter's own ("val_60", the scale of an attention). One that means
+// none of them means what it is found in. Returns notes: what was left out so, and patterns of `freeze` that
+// mean nothing that would be trained.
+std::vector<std::string> overrideParameters(Graph& graph, const std::vector<std::string>& train,
+                                            const std::vector<std::string>& freeze,
+                                            const std::vector<std::string>& lost = {});
 
 // Of trainableParameters, those that a whole job leaves as they are (a buffer that the file does not mark,
 // such as class weights): no gradient of the loss reaches them, and no batch normalisation reads them as its
@@ -27,7 +32,8 @@ std::vector<ValueId> constantParameters(const Graph& graph, ValueId loss);
 
 // "trains 115008 of 115008 parameters in 21 tensors": elements that a gradient of the loss reaches; of
 // all that are marked as parameters, would be trained, or were frozen by the user. An invalid loss: all that
-// would be.
+// would be. Behind it: ", and 1 element in 1 tensor beside the parameters" of what is trained though the
+// exporter does not mark it; "; 2 taken for constants", tensors that the notes name.
 std::string trainedSummary(const Graph& graph, ValueId loss);
 
 // Error(kBadModel) that lists weights of a prepared graph of which nothing tells whether they are trained
@@ -43,7 +49,8 @@ void refuseQuantizedOrSparse(const Graph& graph, const std::vector<std::string>&
 std::string quantizedNote(const Graph& graph);
 
 // What the user should know about the choice: frozen weights, those taken for constants, those of one element
-// that are trained, those that no gradient of the loss (if there is one) reaches.
+// that are trained, what is trained and no parameter of the module, those that no gradient of the loss (if
+// there is one) reaches.
 std::vector<std::string> parameterNotes(const Graph& graph, ValueId loss);
 
 }  // namespace pipeshard

@@ -18,6 +18,7 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
+#include "onnx_import/exporter/torchscript_parameters.h"
 #include "onnx_import/format/initializer_bytes.h"
 
 namespace pipeshard {
@@ -207,6 +208,209 @@ bool isChannelKernel(const Graph& graph, const Node& node, size_t input) {
          lastPart(graph.value(node.inputs[1]).name) == "kernel";
 }
 
+// The trained tensors of a file without marks that likelyBuffers names.
+std::vector<std::string> likelyBufferNames(const Graph& graph) {
+  const std::vector<InitializerRole> roles = initializerRoles(graph);
+  const std::vector<bool> straight = straightFromInputs(graph);
+  std::map<ValueId, bool> normalizes;  // all of its readers
+  std::set<ValueId> kernels, tables;
+  for (const Node& node : graph.nodes) {
+    const bool from_input = isArithmetic(node) && std::ranges::any_of(node.inputs, [&](ValueId input) {
+                              return input.valid() && straight[input.index()];
+                            });
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId input = node.inputs[i];
+      if (!input.valid() || roles[input.index()] != InitializerRole::kParameter) continue;
+      if (trainedByUser(graph.value(input))) continue;
+      const auto [found, is_new] = normalizes.try_emplace(input, from_input);
+      found->second = found->second && from_input;
+      if (isChannelKernel(graph, node, i)) kernels.insert(input);
+      if (mayReadTable(node)) tables.insert(input);
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [id, all] : normalizes) {
+    const std::string& name = graph.value(id).name;
+    const bool is_table = tables.contains(id) && isTableOfSines(graph, id);
+    if (all || isCalledLikeBuffer(name) || kernels.contains(id) || is_table) names.push_back(name);
+  }
+  return names;
+}
+
+// Masks, and the weights of losses.
+class StoredConstants {
+ public:
+  explicit StoredConstants(const Graph& graph)
+      : graph_(graph),
+        uses_(computeUseDef(graph)),
+        roles_(initializerRoles(graph)),
+        is_torchscript_(isTorchScript(graph)) {}
+
+  std::vector<ValueId> found() const {
+    std::vector<ValueId> constants;
+    for (const auto& [id, initializer] : graph_.initializers) {
+      if (roles_[id.index()] != InitializerRole::kParameter || elementCount(graph_.shape(id)) < 2) continue;
+      if (isMask(id) || weighsLoss(id)) constants.push_back(id);
+    }
+    return constants;
+  }
+
+ private:
+  struct Reader {
+    const Node* node;
+    size_t input;
+  };
+  enum class Read : uint8_t { kAsMask, kAsMatrix, kCounted, kOtherwise };
+
+  static bool showsElements(const Node& node) {
+    return operatorFacts(node).view != View::kNone || isOneOf(node.op_type, {"Cast", "Expand", "Slice"});
+  }
+
+  template <typename T>
+  static void addNew(std::vector<T>& to, T what) {
+    if (std::ranges::find(to, what) == to.end()) to.push_back(what);
+  }
+
+  // Of the value, whatever its shape.
+  std::vector<Reader> readersOf(ValueId value) const {
+    std::vector<Reader> readers;
+    std::vector<ValueId> forms = {value};
+    for (size_t n = 0; n < forms.size(); ++n) {
+      for (const NodeId id : uses_.consumers[forms[n].index()]) {
+        const Node& node = graph_.node(id);
+        for (size_t i = 0; i < node.inputs.size(); ++i) {
+          if (node.inputs[i] != forms[n]) continue;
+          const bool shows = i == 0 && showsElements(node) && node.outputs[0].valid();
+          if (shows) addNew(forms, node.outputs[0]);
+          if (!shows) readers.push_back({&node, i});
+        }
+      }
+    }
+    return readers;
+  }
+
+  const Node* producerOf(ValueId value) const {
+    while (value.valid() && uses_.producer[value.index()].valid()) {
+      const Node& node = graph_.node(uses_.producer[value.index()]);
+      if (!showsElements(node)) return &node;
+      value = node.inputs[0];
+    }
+    return nullptr;
+  }
+
+  Read readAs(const Reader& reader) const {
+    const Node& node = *reader.node;
+    const auto is = [&](std::initializer_list<std::string_view> ops) {
+      return node.domain.empty() && isOneOf(node.op_type, ops);
+    };
+    const bool compares =
+        is({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or"});
+    if (is({"Mul"}) || compares || (is({"Where"}) && reader.input == 0)) return Read::kAsMask;
+    const bool from_number = reader.input == 1 && graph_.initializers.contains(node.inputs[0]) &&
+                             elementCount(graph_.shape(node.inputs[0])) == 1;
+    if (is({"Sub"}) && from_number) return Read::kAsMask;  // 1 - mask
+    if (is({"ReduceSum", "ReduceMean"})) return Read::kCounted;
+    const bool multiplies = is({"MatMul", "Einsum"}) || (is({"Gemm"}) && reader.input < 2);
+    return multiplies && (reader.input == 0 || is_torchscript_) ? Read::kAsMatrix : Read::kOtherwise;
+  }
+
+  bool isMask(ValueId id) const {
+    if (isOfTorchLayer(graph_.value(id)) || contains(graph_.value(id).name, "::")) return false;
+    bool as_mask = false, as_matrix = false;
+    for (const Reader& reader : readersOf(id)) {
+      const Read read = readAs(reader);
+      if (read == Read::kOtherwise) return false;
+      as_mask = as_mask || read == Read::kAsMask;
+      as_matrix = as_matrix || read == Read::kAsMatrix;
+    }
+    const std::vector<bool> ones = as_mask || as_matrix ? onesAmongZeros(id) : std::vector<bool>();
+    return !ones.empty() && (!as_matrix || hasTwoInLine(graph_.shape(id), ones));
+  }
+
+  // By element: it is 1. Empty: not both 0 and 1, or something else.
+  std::vector<bool> onesAmongZeros(ValueId id) const {
+    if (dataTypeSize(graph_.dataType(id)) < 2) return {};  // codes of 8 bits
+    const std::optional<std::vector<std::byte>> bytes = initializerBytes(graph_, id);
+    const std::vector<std::byte> one = makeScalar(graph_.dataType(id), 1).bytes, zero(one.size());
+    const auto count = static_cast<size_t>(elementCount(graph_.shape(id)));
+    if (!bytes || bytes->size() != count * one.size()) return {};
+    std::vector<bool> ones;
+    for (auto element = bytes->begin(); element != bytes->end(); element += std::ssize(one)) {
+      ones.push_back(std::equal(one.begin(), one.end(), element));
+      if (!ones.back() && !std::equal(zero.begin(), zero.end(), element)) return {};
+    }
+    const auto set = std::ranges::count(ones, true);
+    return set > 0 && set < std::ssize(ones) ? ones : std::vector<bool>();
+  }
+
+  // In some row or column of a matrix.
+  static bool hasTwoInLine(const Shape& shape, const std::vector<bool>& ones) {
+    if (shape.size() < 2) return false;
+    const size_t columns = shape.back(), size = columns * shape[shape.size() - 2];
+    std::set<size_t> rows_met, columns_met;  // numbered through all matrices
+    for (size_t i = 0; i < ones.size(); ++i) {
+      if (ones[i] && !rows_met.insert(i / columns).second) return true;
+      if (ones[i] && !columns_met.insert(i / size * columns + i % columns).second) return true;
+    }
+    return false;
+  }
+
+  // The arguments of the logarithms among the factors of a product.
+  std::vector<ValueId> logarithmsIn(ValueId product) const {
+    std::vector<ValueId> open = {product}, arguments;
+    for (size_t n = 0; n < open.size(); ++n) {
+      const Node* node = producerOf(open[n]);
+      if (node == nullptr || (!node->is("Mul") && !node->is("Log"))) continue;
+      for (const ValueId input : node->inputs) addNew(node->is("Mul") ? open : arguments, input);
+    }
+    return arguments;
+  }
+
+  // y log(p) + (1 - y) log(1 - p), with factors.
+  bool isBinaryCrossEntropy(const Node& node) const {
+    if (!node.is("Add") || node.inputs.size() != 2) return false;
+    for (const size_t first : {0, 1}) {
+      const std::vector<ValueId> hits = logarithmsIn(node.inputs[first]);
+      for (const ValueId rest : logarithmsIn(node.inputs[1 - first])) {
+        const Node* difference = producerOf(rest);
+        if (difference != nullptr && difference->is("Sub") && difference->inputs.size() == 2 &&
+            std::ranges::count(hits, difference->inputs[1]) > 0)
+          return true;
+      }
+    }
+    return false;
+  }
+
+  // What a product becomes by signs and further factors is added up to a binary cross-entropy, or the other
+  // factor is one.
+  bool weighsCrossEntropy(const Node& product) const {
+    std::vector<const Node*> open = {&product};
+    for (size_t n = 0; n < open.size(); ++n) {
+      for (const Reader& reader : readersOf(open[n]->outputs[0])) {
+        if (isBinaryCrossEntropy(*reader.node)) return true;
+        if (reader.node->is("Mul") || reader.node->is("Neg")) addNew(open, reader.node);
+      }
+    }
+    return std::ranges::any_of(product.inputs, [&](ValueId factor) {
+      const Node* node = producerOf(factor);
+      while (node != nullptr && node->is("Neg")) node = producerOf(node->inputs[0]);
+      return node != nullptr && isBinaryCrossEntropy(*node);
+    });
+  }
+
+  bool weighsLoss(ValueId id) const {
+    const std::vector<Reader> readers = readersOf(id);
+    return !readers.empty() && std::ranges::all_of(readers, [&](const Reader& reader) {
+      return reader.node->is("Mul") && weighsCrossEntropy(*reader.node);
+    });
+  }
+
+  const Graph& graph_;
+  UseDef uses_;
+  std::vector<InitializerRole> roles_;
+  bool is_torchscript_;
+};
+
 }  // namespace
 
 bool isOfKeras(const Graph& graph) {
@@ -261,35 +465,36 @@ std::vector<std::string> converterTraps(const Graph& graph) {
   return traps;
 }
 
+void takeConstants(Graph& graph) {
+  if (hasMarks(graph)) return;
+  for (const ValueId id : StoredConstants(graph).found()) markTakenForConstant(graph.value(id));
+}
+
 std::string likelyBuffers(const Graph& graph) {
   if (hasMarks(graph)) return "";
-  const std::vector<InitializerRole> roles = initializerRoles(graph);
-  const std::vector<bool> straight = straightFromInputs(graph);
-  std::map<ValueId, bool> normalizes;  // all of its readers
-  std::set<ValueId> kernels, tables;
-  for (const Node& node : graph.nodes) {
-    const bool from_input = isArithmetic(node) && std::ranges::any_of(node.inputs, [&](ValueId input) {
-                              return input.valid() && straight[input.index()];
-                            });
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const ValueId input = node.inputs[i];
-      if (!input.valid() || roles[input.index()] != InitializerRole::kParameter) continue;
-      if (trainedByUser(graph.value(input))) continue;
-      const auto [found, is_new] = normalizes.try_emplace(input, from_input);
-      found->second = found->second && from_input;
-      if (isChannelKernel(graph, node, i)) kernels.insert(input);
-      if (mayReadTable(node)) tables.insert(input);
-    }
-  }
-  std::vector<std::string> names;
-  for (const auto& [id, all] : normalizes) {
-    const std::string& name = graph.value(id).name;
-    const bool is_table = tables.contains(id) && isTableOfSines(graph, id);
-    if (all || isCalledLikeBuffer(name) || kernels.contains(id) || is_table) names.push_back(name);
-  }
+  const std::vector<std::string> names = likelyBufferNames(graph);
   if (names.empty()) return "";
   return fmt::format("trained, as the file does not tell buffers: {}; if these are: --freeze '^({})$'",
                      listed(names, kMostTold), fmt::join(names, "|"));
+}
+
+std::string untoldParameters(const Graph& graph) {
+  if (hasMarks(graph) || !isTorchScript(graph) || isOfKeras(graph)) return "";
+  const std::vector<InitializerRole> roles = initializerRoles(graph);
+  const std::vector<std::string> told = likelyBufferNames(graph);
+  std::vector<std::string> names;
+  for (const auto& [id, initializer] : graph.initializers) {
+    const Value& value = graph.value(id);
+    if (roles[id.index()] != InitializerRole::kParameter || trainedByUser(value)) continue;
+    if (elementCount(*value.shape) == 1 || isOfTorchLayer(value)) continue;
+    if (contains(value.name, "::")) continue;  // the exporter's name: a note of its own
+    if (std::ranges::find(told, value.name) == told.end()) names.push_back(value.name);
+  }
+  if (names.empty()) return "";
+  return fmt::format(
+      "nothing in the file tells whether these are parameters or buffers; they are trained: {} (--freeze "
+      "NAME_REGEX leaves them as they are; torch.onnx.export's default tells)",
+      listed(names, 3 * kMostTold));
 }
 
 }  // namespace pipeshard

@@ -25,11 +25,28 @@ std::vector<std::string> foldedNormalizations(const Graph& graph);
 // To be called on the graph as read.
 std::vector<std::string> converterTraps(const Graph& graph);
 
+// Marks (markTakenForConstant), in a file without marks, whoever wrote it, tensors of several elements that
+// no module trains, by what they hold and how they are read:
+//
+//   - A mask: both 0 and 1, and nothing else; it multiplies, selects, or is compared. Of a matrix that
+//     multiplies matrices (an adjacency): with two ones in some row or column, as an identity or a
+//     permutation is what layers begin with, and on the left, but for files of the TorchScript exporter.
+//   - What scales one of the two terms of a binary cross-entropy, or both (pos_weight, weight).
+//
+// What is called like a tensor of PyTorch's layers ("weight") is no mask. To be called on the graph as read,
+// behind restoreParameters.
+void takeConstants(Graph& graph);
+
 // In a file without marks, whoever wrote it, weights that may be buffers: which only shift or scale what
 // comes straight from an input (a normalisation of the input), or are called like usual buffers ('anchors',
 // 'forward_basis_buffer', 'hann_window', 'mel_banks'), or are a 'kernel' by channel, or a table of sines.
 // Where they are trained a sentence names them; "" without any. To be called when the user's choice is known
 // (overrideParameters), and where anything is trained.
 std::string likelyBuffers(const Graph& graph);
+
+// In a file of the TorchScript exporter, a sentence that names what else is trained and not called like a
+// tensor of PyTorch's layers, where a module has its own parameters (cls_token) and buffers (grid) alike; ""
+// without any. Not those of one element, which parameterNotes names. When to be called: as likelyBuffers.
+std::string untoldParameters(const Graph& graph);
 
 }  // namespace pipeshard

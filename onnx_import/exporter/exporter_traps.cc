@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "ir/base/counted.h"
+#include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/lost_calls.h"
 #include "ir/operators/operator_facts.h"
@@ -158,6 +159,32 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
         "exporter's file instead");
   }
   return traps;
+}
+
+void refuseFakeQuantized(const Graph& graph, const std::vector<std::string>& train) {
+  constexpr size_t kMostNames = 6;
+  std::set<ValueId> codes;  // made by a QuantizeLinear
+  std::vector<std::string> rounded;
+  bool is_restored = false;
+  for (const Node& node : graph.nodes) {
+    const bool quantizes = node.op_type == "QuantizeLinear", restores = node.op_type == "DequantizeLinear";
+    if (operatorFacts(node).is_quantized && !quantizes && !restores) return;
+    if ((!quantizes && !restores) || node.inputs.empty() || node.outputs.empty()) continue;
+    const ValueId input = node.inputs[0];
+    if (restores && !codes.contains(input)) return;  // of codes that are stored, or given
+    is_restored = is_restored || restores;
+    if (!quantizes || !input.valid()) continue;
+    codes.insert(node.outputs[0]);
+    rounded.push_back(graph.value(input).name);
+  }
+  if (!is_restored || !train.empty()) return;
+  fail(ErrorCode::kBadModel,
+       "the module rounds {} in each pass (QuantizeLinear and DequantizeLinear): fake quantisation. PyTorch "
+       "gives it a straight-through gradient, which the file does not have; rounding has none, so that what "
+       "is behind it would not be trained. Export the module without it: without torch.fake_quantize_*, or "
+       "model.apply(torch.ao.quantization.disable_fake_quant); a file that a tool has quantised: train the "
+       "file it was made from. Or, to train what is around them: --train NAME_REGEX",
+       listed(rounded, kMostNames));
 }
 
 std::vector<std::string> unreadInputs(const Graph& graph) {

@@ -22,6 +22,13 @@ namespace pipeshard {
 // To be called on the graph as read.
 std::vector<std::string> exporterTraps(const Graph& graph);
 
+// Error(kBadModel) for a graph as read whose only quantisation is QuantizeLinear and DequantizeLinear of
+// numbers that are computed, or of weights in floating point: a module's fake quantisation. Its
+// straight-through gradient is not in the file, and rounding has none. Where the user has said what is
+// trained
+// (`train`, not empty) that counts.
+void refuseFakeQuantized(const Graph& graph, const std::vector<std::string>& train);
+
 // Names of inputs whose content nothing reads; their shapes may be read. An example call that passes one
 // tensor twice makes the exporter read one of the two for both. Empty for graphs with subgraphs in
 // attributes, whose reads are hidden.

@@ -95,6 +95,7 @@ class Restorer {
     std::set<std::string> known;
     for (const Value& value : graph_.values) known.insert(value.name);
     for (const Call& call : calls) known.insert(call.exported.name);
+    for (std::string& name : signatureInputs(graph_)) known.insert(std::move(name));
     const auto isModules = [](const std::string& name) {  // parameters, buffers, constants; sizes
       return name.starts_with("p_") || name.starts_with("b_") || name.starts_with("c_") ||
              name.starts_with("sym_");

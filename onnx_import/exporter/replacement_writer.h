@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/graph/exact_number.h"
 #include "ir/graph/graph.h"
 #include "ir/graph/weight_role.h"
 
@@ -45,7 +46,11 @@ class ReplacementWriter {
     node.attributes = std::move(attributes);
     nodes_.push_back(std::move(node));
   }
-  ValueId number(DataType type, double number) { return constant("number", makeScalar(type, number)); }
+  ValueId number(DataType type, double number) {
+    const ValueId made = constant("number", makeScalar(type, number));
+    markExactNumber(graph_.value(made), number);
+    return made;
+  }
   ValueId integers(const std::vector<int64_t>& numbers) {
     return constant("integers", makeConstant<int64_t>({std::ssize(numbers)}, numbers));
   }

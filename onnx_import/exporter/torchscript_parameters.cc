@@ -359,7 +359,10 @@ class TorchScript {
     if (node.inputs.size() < 2 || !isFloatWeight(node.inputs[1])) return;
     const ValueId weight = node.inputs[1];
     for (ValueId table : tables) {
-      if (isTransposed(weight, table)) return tie(node, weight, table, nodes);
+      if (!isTransposed(weight, table)) continue;
+      if (!graph_.value(table).name.starts_with(calledModule(node) + "."))
+        shared_.emplace_back(table, matrixName(node));  // the Linear of another module, which has it, too
+      return tie(node, weight, table, nodes);
     }
     if (!isAnonymous(weight)) return;
     if (!factors_.insert(weight).second) return;

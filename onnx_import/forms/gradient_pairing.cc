@@ -80,8 +80,7 @@ class PartnerFinder {
   bool isBias(ValueId parameter) const {
     for (ValueId shown : step_.shownAs(parameter)) {
       for (const Node* node : step_.consumers(shown)) {
-        if (!onlyShows(*node, parameter) && step_.feedsLoss(node->outputs[0]) && !isAdded(*node, shown))
-          return false;
+        if (!onlyShows(*node, parameter) && step_.feedsLoss(*node) && !isAdded(*node, shown)) return false;
       }
     }
     return true;

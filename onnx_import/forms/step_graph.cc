@@ -166,6 +166,11 @@ std::vector<const Node*> StepGraph::consumers(ValueId id) const {
   return nodes;
 }
 
+bool StepGraph::feedsLoss(const Node& node) const {
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](ValueId id) { return id.valid() && feedsLoss(id); });
+}
+
 ValueId StepGraph::origin(ValueId id) const {
   for (const Node* node = producer(id); node != nullptr && showsInput(*node) && node->inputs[0].valid();
        node = producer(id))

@@ -23,6 +23,8 @@ class StepGraph {
 
   // The loss depends on the content of the value: it is part of the forward pass.
   bool feedsLoss(ValueId id) const { return feeds_loss_[id.index()]; }
+  // On some output of the node: gradients of several inputs may leave out the first.
+  bool feedsLoss(const Node& node) const;
   // By value: the content follows from inputs that the loss depends on, but for those that are `weights`.
   std::vector<bool> fromBatch(const std::vector<ValueId>& weights = {}) const;
   // By value: the content follows from what a step is given: inputs, weights, states; not from constants and

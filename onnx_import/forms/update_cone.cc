@@ -182,7 +182,7 @@ class ConeFinder {
   bool isPenalised() const {
     for (ValueId shown : step_.shownAs(parameter_)) {
       for (const Node* node : step_.consumers(shown)) {
-        if (!step_.feedsLoss(node->outputs[0])) continue;
+        if (!step_.feedsLoss(*node)) continue;
         const bool square = node->is("Mul") && step_.origin(node->inputs[0]) == step_.origin(node->inputs[1]);
         if (square || node->is("Pow") || node->is("Abs") || node->op_type.starts_with("Reduce")) return true;
       }

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
+#include "ir/graph/exact_number.h"
 #include "ir/graph/weight_role.h"
 #include "onnx_import/loss/loss_forms.h"
 
@@ -279,6 +280,7 @@ ValueId LossWriter::same(std::string_view op_type, std::vector<ValueId> inputs, 
 ValueId LossWriter::number(double number, const Value& like) {
   const ValueId made = builder_.addConstant("loss.number", makeScalar(like.data_type, number));
   markMade(graph_.value(made));
+  markExactNumber(graph_.value(made), number);
   return made;
 }
 

@@ -40,12 +40,6 @@ void lowerBiasSplitGelu(LoweringContext& c) {
 
 void lowerBiasAdd(LoweringContext& c) { c.give(0, c.binary("Add", biasedInput(c), c.input(2))); }
 
-// ONNX's own bodies of this and of HardSwish are for opset 18 and later.
-ValueId hardSigmoid(LoweringContext& c, ValueId x, double alpha, double beta) {
-  const ValueId line = c.addNumber(c.binary("Mul", x, c.scalar(c.type(x), alpha)), beta);
-  return c.clip(line, 0, 1);
-}
-
 // Of all elements from `axis` on, as one axis. The bias has a 1 where it is the same for all.
 void lowerBiasSoftmax(LoweringContext& c) {
   const ValueId sum = c.binary("Add", c.input(0), c.input(1));
@@ -174,9 +168,9 @@ ValueId convolutionActivation(LoweringContext& c, ValueId x) {
   }
   if (activation == "HardSigmoid") {
     expect(2);
-    return hardSigmoid(c, x, parameters[0], parameters[1]);
+    return c.op(activation, {x}, c.type(x), c.shape(x), {{"alpha", parameters[0]}, {"beta", parameters[1]}});
   }
-  if (activation == "HardSwish") return c.binary("Mul", x, hardSigmoid(c, x, 1.0 / 6, 0.5));
+  if (activation == "HardSwish") return c.unary(activation, x);
   if (activation == "LeakyRelu") {
     expect(1);
     return c.op(activation, {x}, c.type(x), c.shape(x), {{"alpha", parameters[0]}});

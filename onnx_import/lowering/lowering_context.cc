@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ir/base/error.h"
+#include "ir/graph/flat_ends.h"
 #include "ir/graph/weight_role.h"
 
 namespace pipeshard {
@@ -55,7 +56,7 @@ std::optional<std::vector<double>> LoweringContext::constantNumbers(size_t posit
 }
 
 void LoweringContext::give(size_t position, ValueId value) {
-  PIPESHARD_CHECK(hasOutput(position), "{}: output {} is not wanted", describeNode(node_), position);
+  if (!hasOutput(position)) return;
   Value& given = builder_.graph().value(node_.outputs[position]);
   if (!hasStaticType(given)) {
     given.data_type = type(value);
@@ -216,7 +217,9 @@ ValueId LoweringContext::matMul(ValueId a, ValueId b) {
 }
 
 ValueId LoweringContext::clip(ValueId x, double low, double high) {
-  return op("Clip", {x, scalar(type(x), low), scalar(type(x), high)}, type(x), shape(x));
+  const ValueId limited = op("Clip", {x, scalar(type(x), low), scalar(type(x), high)}, type(x), shape(x));
+  makeEndsFlat(builder_.graph().nodes.back());
+  return limited;
 }
 
 ValueId LoweringContext::unsqueeze(ValueId x, const std::vector<int64_t>& axes) {

@@ -45,8 +45,8 @@ class LoweringContext : public OpEmitter {
   // Whether input `position` is absent or a constant.
   bool isKnown(size_t position) const;
 
-  // Says what an output is: a value of its type and shape, which it gets if they are not known. Not for an
-  // output that the node leaves out.
+  // Says what an output is: a value of its type and shape, which it gets if they are not known. An output
+  // that the node leaves out is not made.
   void give(size_t position, ValueId value);
 
   // Input `position` is a table that the model computes with: if it is an initializer, it is no parameter.
@@ -76,6 +76,7 @@ class LoweringContext : public OpEmitter {
   ValueId concat(const std::vector<ValueId>& parts, int64_t axis);  // the part itself for one
   ValueId gather(ValueId x, int64_t axis, const std::vector<int64_t>& indices);
   ValueId matMul(ValueId a, ValueId b);  // broadcasts as numpy's matmul, ranks >= 2
+  // Its gradient is 0 at both ends.
   ValueId clip(ValueId x, double low, double high);
   ValueId unsqueeze(ValueId x, const std::vector<int64_t>& axes);  // axes of the result; x itself for none
   ValueId squeeze(ValueId x, int64_t axis);

@@ -58,6 +58,8 @@ std::optional<Form> formOf(const Node& node, const Polynomial& u) {
   PatternKind kind = PatternKind::kGelu;
   if (node.is("Erf") && isNear(u, {{{1, 0}, root}})) {
     numbers = numbersOf({{"factor", {linear, root}}});
+    // x / 1.4142135 of a float32 file, as the older exporter writes it
+    if (!numbers) numbers = numbersOf({{"divisor", {1 / linear, std::sqrt(2.0)}}});
   } else if (node.is("Tanh") && isNear(u, {{{1, 0}, k}, {{3, 0}, k * kCubic}})) {
     kind = PatternKind::kGeluTanh;
     numbers = numbersOf({{"factor", {linear, k}}, {"cubic", {cubic / linear, kCubic}}});
@@ -72,7 +74,9 @@ std::optional<Form> formOf(const Node& node, const Polynomial& u) {
 std::string almost(const Node& node, const Polynomial& u) {
   const double linear = coefficientOf(u, {1, 0}), cubic = coefficientOf(u, {3, 0});
   if (node.is("Erf") && u.size() == 1 && isNear(linear, std::sqrt(0.5)))
-    return fmt::format("its factor {:.17g} is no number of float32, so no attribute can keep it", linear);
+    return fmt::format(
+        "its factor {:.17g} is no number of float32, nor one divided by it, so no attribute can keep it",
+        linear);
   if (!node.is("Tanh") || u.size() != 2 || linear == 0 || cubic == 0) return "";
   return fmt::format("its argument is {:.6g} x + {:.6g} x^3; a Gelu has 0.797885 x + 0.0356774 x^3", linear,
                      cubic);
@@ -112,8 +116,9 @@ Match matchOf(const Form& form, ValueId x, ValueId y, std::set<NodeId> nodes) {
     return match;
   }
   const bool tanh = form.kind == PatternKind::kGeluTanh, given = form.attributes.contains("factor");
+  const bool divides = form.attributes.contains("divisor");
   match.function = "Gelu";
-  match.overload = tanh ? (given ? "tanh_factors" : "tanh") : (given ? "factors" : "");
+  match.overload = tanh ? (given ? "tanh_factors" : "tanh") : divides ? "divisor" : (given ? "factors" : "");
   match.attributes["approximate"] = std::string(tanh ? "tanh" : "none");
   return match;
 }

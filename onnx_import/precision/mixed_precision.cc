@@ -121,9 +121,15 @@ class Mixer {
                        [&](ValueId output) { return isFloat32(output); });
   }
 
-  // By its first output, which no other node has.
+  // Which no other node has; others may be left out.
+  static ValueId firstOutput(const Node& node) {
+    const auto first =
+        std::find_if(node.outputs.begin(), node.outputs.end(), [](ValueId output) { return output.valid(); });
+    return first == node.outputs.end() ? ValueId() : *first;
+  }
+  // By its first output.
   ComputesIn typeOf(const Node& node) const {
-    const ValueId output = node.outputs.front();
+    const ValueId output = firstOutput(node);
     return kept_.contains(output) || loss_work_.contains(output) ? ComputesIn::kFloat32 : computesIn(node);
   }
 
@@ -137,7 +143,7 @@ class Mixer {
           return output.valid() && pattern.isFoundIn(graph_.value(output).name);
         });
         if (!named && !pattern.isFoundIn(typeName(node)) && !pattern.isFoundIn(node.name)) continue;
-        kept_.insert(node.outputs.front());
+        kept_.insert(firstOutput(node));
         found = true;
       }
       if (!found) {
@@ -186,7 +192,7 @@ class Mixer {
           type == ComputesIn::kNarrow && losses > 0 && operatorFacts(node).work == WorkClass::kElementwise &&
           std::none_of(node.outputs.begin(), node.outputs.end(),
                        [&](ValueId output) { return output.valid() && read_by_products[output.index()]; });
-      if (is_work) loss_work_.insert(node.outputs.front());
+      if (is_work) loss_work_.insert(firstOutput(node));
       const bool moves = type == ComputesIn::kWhatItReads && losses > 0 && losses == activations;
       if (!is_work && !moves && type != ComputesIn::kFloat32) continue;
       for (const ValueId output : node.outputs) {
@@ -207,7 +213,7 @@ class Mixer {
         if (!node.inputs[i].valid()) continue;
         is_read[node.inputs[i].index()] = true;
         const bool viewed = i == 0 && operatorFacts(node).view != View::kNone;
-        const ValueId output = node.outputs[0];
+        const ValueId output = firstOutput(node);
         const bool reads_narrow = viewed && !isActivation(output)
                                       ? narrow_reads_[output.index()] && is_read[output.index()]
                                       : typeOf(node) == ComputesIn::kNarrow && isActivation(output) &&
@@ -239,7 +245,7 @@ class Mixer {
       if (!gives_floats) return;
       ++types.float32;
       ++count_.all.float32;
-      const ValueId output = node.outputs.front();
+      const ValueId output = firstOutput(node);
       const bool anyway = computesIn(node) == ComputesIn::kFloat32 || loss_work_.contains(output);
       if (kept_.contains(output) && !anyway) ++count_.kept;
     }

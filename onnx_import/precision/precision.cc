@@ -1,10 +1,12 @@
 #include "onnx_import/precision/precision.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
+#include "ir/graph/exact_number.h"
 #include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
 
@@ -17,6 +19,7 @@ constexpr int64_t kFloat32Number = static_cast<int64_t>(DataType::kFloat32);
 struct Widening {
   std::set<DataType> from;
   DataType to;
+  bool exact = false;  // numbers that were given in decimals are themselves, not what `from` has made of them
   bool has(DataType type) const { return from.contains(type); }
   DataType of(DataType type) const { return has(type) ? to : type; }
 };
@@ -114,7 +117,9 @@ void widen(Graph& graph, const Widening& types, PrecisionChange& change) {
     const Value& value = graph.value(id);
     if (!types.has(value.data_type)) continue;
     if (auto* constant = std::get_if<Constant>(&initializer)) {
+      const std::optional<double> number = types.exact ? exactNumber(value, *constant) : std::nullopt;
       *constant = widened(*constant, types);
+      if (number) constant->bytes = makeScalar(types.to, *number).bytes;
     } else {
       change.source_types[value.name] = value.data_type;
     }
@@ -150,7 +155,7 @@ PrecisionChange setPrecision(Graph& graph, DataType precision) {
     fail(ErrorCode::kUsage, "precision {} is not supported; use float32, float64, bfloat16 or float16",
          dataTypeName(precision));
   }
-  widen(graph, {{DataType::kFloat32}, DataType::kFloat64}, change);
+  widen(graph, {{DataType::kFloat32}, DataType::kFloat64, true}, change);
   return change;
 }
 

@@ -12,7 +12,8 @@ namespace pipeshard {
 // Changes every float32 value, constant, Cast target and attribute type of the graph to float64, for
 // validation. Other precisions leave it as it is: for bfloat16 and float16, mixPrecision (mixed_precision.h)
 // changes the prepared graph. Weight references keep their bytes: the value's type then differs from the
-// file's, and `source_types` remembers the latter (by value name).
+// file's, and `source_types` remembers the latter (by value name). Numbers that were given in decimals
+// (ir/graph/exact_number.h), as the options of --loss, are as given, not as float32 rounds them.
 struct PrecisionChange {
   std::map<std::string, DataType> source_types;
 };

@@ -394,6 +394,16 @@ std::string givenSizes(const Graph& graph) {
   return "";
 }
 
+bool ranksMayFollowSizes(const Graph& graph) {
+  return std::ranges::any_of(graph.nodes, [](const Node& node) {
+    if (saysNoAxes(node) || node.is("If")) return true;
+    return std::ranges::any_of(node.attributes, [](const auto& attribute) {
+      const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute.second);
+      return body != nullptr && ranksMayFollowSizes(**body);
+    });
+  });
+}
+
 void forgetGivenSizes(Graph& graph) {
   std::erase_if(graph.model_metadata, [](const auto& entry) { return entry.first == kGivenSizes; });
   for (ValueId id : graph.outputs) graph.value(id).symbols.clear();

@@ -44,6 +44,9 @@ std::vector<std::string> misnamedOutputs(const Graph& graph, const Graph& prepar
 // "; batch = 8 and tokens = 20 are given (--dim, --microbatches): the model may not take that", or "" where
 // none was.
 std::string givenSizes(const Graph& graph);
+// A number of axes may depend on sizes: a Squeeze without axes drops those of size 1, an If may choose by a
+// size.
+bool ranksMayFollowSizes(const Graph& graph);
 // Behind preparation: takes off what givenSizes reads, and names that bindDimensions has left beside sizes.
 void forgetGivenSizes(Graph& graph);
 

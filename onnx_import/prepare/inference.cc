@@ -13,7 +13,6 @@
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/format/tensor_proto.h"
 #include "onnx_import/lowering/lowering_rules.h"
-#include "onnx_import/prepare/dimensions.h"
 #include "onnx_import/prepare/evaluator.h"
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/node_context.h"
@@ -80,9 +79,11 @@ void checkElements(const Graph& graph, const Node& node) {
   const Value &before = graph.value(node.inputs[0]), &after = graph.value(node.outputs[0]);
   if (!hasStaticType(before) || !hasStaticType(after)) return;
   if (elementCount(*before.shape) == elementCount(*after.shape)) return;
-  fail(ErrorCode::kBadModel, "{}: {} elements of shape {} are asked to have shape {}, which has {}{}",
-       describeNode(node), elementCount(*before.shape), shapeToString(*before.shape),
-       shapeToString(*after.shape), elementCount(*after.shape), givenSizes(graph));
+  throw Contradiction(
+      Contradiction::Of::kSizes,
+      fmt::format("{}: {} elements of shape {} are asked to have shape {}, which has {}", describeNode(node),
+                  elementCount(*before.shape), shapeToString(*before.shape), shapeToString(*after.shape),
+                  elementCount(*after.shape)));
 }
 
 }  // namespace
@@ -255,7 +256,7 @@ bool Inference::inferByLowering(const Node& node) {
 
 // What ONNX's own functions do not look at.
 void Inference::checkNumbers(const Node& node) const {
-  checkAttributes(node);
+  checkAs(Contradiction::Of::kTypes, [&] { checkAttributes(node); });
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (node.inputs[i].valid()) checkShapeInput(node, i, lengthOf(graph_.value(node.inputs[i])));
   }
@@ -267,7 +268,7 @@ void Inference::checkNumbers(const Node& node) const {
   const Constant* given =
       node.inputs.size() > 1 && node.inputs[1].valid() ? constantOf(node.inputs[1]) : nullptr;
   if (given != nullptr && given->data_type == DataType::kInt64) axes = integerElements(*given);
-  checkReducedAxes(node, axes, std::ssize(*reduced.shape));
+  checkAs(Contradiction::Of::kRanks, [&] { checkReducedAxes(node, axes, std::ssize(*reduced.shape)); });
 }
 
 void Inference::inferBySchema(Node& node) {
@@ -296,19 +297,9 @@ void Inference::inferBySchema(Node& node) {
   NodeContext context(*this, node, proto);
   if (const std::optional<size_t> weights = windowInput(node)) {
     const std::optional<int64_t> image = context.inputRank(0), window = context.inputRank(*weights);
-    if (image && window) checkWindow(node, *image, *window);
+    if (image && window) checkAs(Contradiction::Of::kRanks, [&] { checkWindow(node, *image, *window); });
   }
-  try {
-    schema->Verify(proto);
-    if (schema->has_type_and_shape_inference_function()) {
-      schema->GetTypeAndShapeInferenceFunction()(context);
-    }
-    schema->CheckInputOutputType(context);
-  } catch (Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail(ErrorCode::kBadModel, "{}: {}{}", describeNode(node), error.what(), givenSizes(graph_));
-  }
+  applySchema(*schema, node, proto, context);
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (!node.outputs[i].valid()) continue;
     Value inferred;
@@ -322,16 +313,18 @@ void Inference::inferBySchema(Node& node) {
 
 void Inference::mergeOutput(const Node& node, size_t index, const Value& inferred) {
   Value& value = graph_.value(node.outputs[index]);
-  const auto disagree = [&] {
-    fail(ErrorCode::kBadModel, "{}: its output '{}' is {} in the model, but follows from its inputs as {}{}",
-         describeNode(node), value.name, describeType(value), describeType(inferred), givenSizes(graph_));
+  const auto disagree = [&](Contradiction::Of of) {
+    throw Contradiction(
+        of, fmt::format("{}: its output '{}' is {} in the model, but follows from its inputs as {}",
+                        describeNode(node), value.name, describeType(value), describeType(inferred)));
   };
   if (!inferred.opaque_type.empty()) {
     if (value.opaque_type.empty()) value.opaque_type = inferred.opaque_type;
     return;
   }
   if (value.data_type == DataType::kUndefined) value.data_type = inferred.data_type;
-  if (inferred.data_type != DataType::kUndefined && value.data_type != inferred.data_type) disagree();
+  if (inferred.data_type != DataType::kUndefined && value.data_type != inferred.data_type)
+    disagree(Contradiction::Of::kTypes);
   if (!inferred.shape) return;
   if (!value.shape) {
     value.shape = inferred.shape;
@@ -343,7 +336,7 @@ void Inference::mergeOutput(const Node& node, size_t index, const Value& inferre
   if (value.shape->size() != inferred.shape->size()) {
     const auto& outputs = graph_.outputs;
     const bool is_output = std::find(outputs.begin(), outputs.end(), node.outputs[index]) != outputs.end();
-    if (is_output ? depth_ > 0 : !value.shape->empty()) disagree();
+    if (is_output ? depth_ > 0 : !value.shape->empty()) disagree(Contradiction::Of::kRanks);
     value.shape = inferred.shape;
     value.symbols = inferred.symbols;
   }
@@ -355,7 +348,7 @@ void Inference::mergeOutput(const Node& node, size_t index, const Value& inferre
     const int64_t other = (*inferred.shape)[axis];
     if (other < 0) continue;
     const bool is_named = axis < value.symbols.size() && !value.symbols[axis].empty();
-    if (size >= 0 && size != other && !(is_named && axis > 0)) disagree();
+    if (size >= 0 && size != other && !(is_named && axis > 0)) disagree(Contradiction::Of::kSizes);
     size = other;
     if (is_named) value.symbols[axis].clear();
   }

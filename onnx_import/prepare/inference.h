@@ -9,9 +9,25 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ir/base/error.h"
 #include "ir/graph/graph.h"
 
 namespace pipeshard {
+
+// Error(kBadModel): what a node is given contradicts what it takes, or what the file says that it makes.
+class Contradiction : public Error {
+ public:
+  enum class Of : uint8_t {
+    kTypes,  // or of the node itself: whatever the sizes are
+    kRanks,  // whatever the sizes are, while tensors have these numbers of axes
+    kSizes,  // other sizes may go
+  };
+  Contradiction(Of of, std::string message) : Error(ErrorCode::kBadModel, std::move(message)), of_(of) {}
+  Of of() const { return of_; }
+
+ private:
+  Of of_;
+};
 
 // Type and shape inference of one graph in place, with ONNX's own schemas; the pipeshard domain by its
 // function bodies.
@@ -28,7 +44,7 @@ class Inference {
   // Results of up to `limit_bytes` are computed. The graph must outlive the object.
   Inference(Graph& graph, int64_t limit_bytes);
 
-  // Fills in what is unknown of every value. What is known stays, and must agree: Error(kBadModel) names the
+  // Fills in what is unknown of every value. What is known stays, and must agree: Contradiction names the
   // node. But a size that is said by the name beside it (bindDimensions; not on axis 0), and the rank of an
   // output of the model, give way to what follows. Of an If whose condition is known the branch that is not
   // taken is not looked at. Operators that nobody knows leave their outputs as they are, as do lowerings that

@@ -1,5 +1,6 @@
 #include "onnx_import/prepare/node_context.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "ir/base/error.h"
@@ -186,6 +187,104 @@ onnx::GraphInferencer* NodeContext::getGraphAttributeInferencer(const std::strin
   std::unique_ptr<onnx::GraphInferencer>& inferencer = inferencers_[attribute_name];
   if (!inferencer) inferencer = std::make_unique<SubgraphInferencer>(inference_, node_, attribute_name);
   return inferencer.get();
+}
+
+namespace {
+
+// A node as another context sees it, but with tensors of any sizes: of types and numbers of axes alone.
+class OpenSizesContext : public onnx::InferenceContext {
+ public:
+  explicit OpenSizesContext(NodeContext& bound) : bound_(bound), output_types_(bound.getNumOutputs()) {
+    for (size_t i = 0; i < bound.getNumInputs(); ++i) {
+      const onnx::TypeProto* type = bound.getInputType(i);
+      onnx::TypeProto& open = input_types_.emplace_back(type == nullptr ? onnx::TypeProto() : *type);
+      if (!open.has_tensor_type() || !open.tensor_type().has_shape()) continue;
+      for (auto& dimension : *open.mutable_tensor_type()->mutable_shape()->mutable_dim()) dimension.Clear();
+    }
+  }
+
+  const onnx::AttributeProto* getAttribute(const std::string& name) const override {
+    return bound_.getAttribute(name);
+  }
+  size_t getNumInputs() const override { return input_types_.size(); }
+  const onnx::TypeProto* getInputType(size_t index) const override {
+    return bound_.getInputType(index) == nullptr ? nullptr : &input_types_[index];
+  }
+  bool hasInput(size_t index) const override { return bound_.hasInput(index); }
+  const onnx::TensorProto* getInputData(size_t) const override { return nullptr; }
+  size_t getNumOutputs() const override { return output_types_.size(); }
+  onnx::TypeProto* getOutputType(size_t index) override {
+    return index < output_types_.size() ? &output_types_[index] : nullptr;
+  }
+  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override { return nullptr; }
+  const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
+  const onnx::TensorShapeProto* getSymbolicInput(size_t) const override { return nullptr; }
+
+ private:
+  NodeContext& bound_;
+  std::vector<onnx::TypeProto> input_types_;
+  std::vector<onnx::TypeProto> output_types_;
+};
+
+// Inference that was refused: also whatever the sizes are?
+bool isRefusedAtAnySizes(const onnx::OpSchema& schema, const onnx::NodeProto& proto, NodeContext& bound) {
+  const bool has_subgraphs = std::ranges::any_of(
+      proto.attribute(),
+      [](const onnx::AttributeProto& attribute) { return attribute.type() == onnx::AttributeProto::GRAPH; });
+  if (has_subgraphs) return false;  // not looked into
+  OpenSizesContext open(bound);
+  try {
+    schema.GetTypeAndShapeInferenceFunction()(open);
+  } catch (const std::exception&) {
+    return true;
+  }
+  return false;
+}
+
+// What to write in the place of a node that PyTorch's TorchScript exporter writes against ONNX's rules.
+std::string_view insteadOf(const Node& node, const NodeContext& context) {
+  const onnx::TypeProto* labels = node.inputs.size() > 1 ? context.getInputType(1) : nullptr;
+  const bool takes_labels = node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss");
+  if (!takes_labels || labels == nullptr || !isFloatingPoint(DataType(labels->tensor_type().elem_type())))
+    return "";
+  return " (its labels are to be numbers of classes. Of probabilities: export with dynamo=True, or write it "
+         "-(targets * torch.log_softmax(logits, 1)).sum(1).mean())";
+}
+
+}  // namespace
+
+void checkAs(Contradiction::Of of, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadModel) throw;
+    throw Contradiction(of, error.message());
+  }
+}
+
+void applySchema(const onnx::OpSchema& schema, const Node& node, const onnx::NodeProto& proto,
+                 NodeContext& context) {
+  using Of = Contradiction::Of;
+  const auto refuse = [&](Of of, const std::exception& error) {
+    throw Contradiction(of,
+                        fmt::format("{}: {}{}", describeNode(node), error.what(), insteadOf(node, context)));
+  };
+  const auto check = [&](const auto& step, const auto& refused_of) {
+    try {
+      step();
+    } catch (Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      refuse(refused_of(), error);
+    }
+  };
+  const auto types = [] { return Of::kTypes; };
+  check([&] { schema.Verify(proto); }, types);
+  if (schema.has_type_and_shape_inference_function()) {
+    check([&] { schema.GetTypeAndShapeInferenceFunction()(context); },
+          [&] { return isRefusedAtAnySizes(schema, proto, context) ? Of::kRanks : Of::kSizes; });
+  }
+  check([&] { schema.CheckInputOutputType(context); }, types);
 }
 
 }  // namespace pipeshard

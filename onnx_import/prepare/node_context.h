@@ -1,6 +1,7 @@
 // What ONNX's schema functions see of a node. Internal to onnx_import.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,5 +52,13 @@ class NodeContext : public onnx::InferenceContext {
   mutable std::map<size_t, onnx::TensorProto> input_data_;
   std::map<std::string, std::unique_ptr<onnx::GraphInferencer>> inferencers_;
 };
+
+// What a check of a node refuses, Error(kBadModel), is a contradiction of that kind.
+void checkAs(Contradiction::Of of, const std::function<void()>& check);
+
+// Gives the outputs in the context their types by the operator's schema. Contradiction where that refuses the
+// node.
+void applySchema(const onnx::OpSchema& schema, const Node& node, const onnx::NodeProto& proto,
+                 NodeContext& context);
 
 }  // namespace pipeshard

@@ -1,6 +1,8 @@
 #include "onnx_import/prepare/prepare.h"
 
 #include <algorithm>
+#include <memory>
+#include <variant>
 
 #include <fmt/ranges.h>
 #include <onnx/defs/schema.h>
@@ -29,6 +31,39 @@ constexpr int kRounds = 64;  // each round makes the graph simpler; more than th
 // An input with a default takes it: it is a weight that an old exporter lists among the inputs.
 void adoptDefaults(Graph& graph) {
   std::erase_if(graph.inputs, [&](ValueId id) { return graph.initializers.contains(id); });
+}
+
+bool leavesOutAPart(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    if (node.is("Split") && std::ranges::any_of(node.outputs, [](ValueId part) { return !part.valid(); }))
+      return true;
+    return std::ranges::any_of(node.attributes, [](const auto& attribute) {
+      const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute.second);
+      return body != nullptr && leavesOutAPart(**body);
+    });
+  });
+}
+
+// The parts of a Split that nobody reads may have no name. They are parts all the same: where the others
+// begin, and what the gradient is 0 for, follows from them.
+void nameParts(Graph& graph) {
+  if (!leavesOutAPart(graph)) return;
+  GraphBuilder builder(graph);
+  for (Node& node : graph.nodes) {
+    for (auto& [name, attribute] : node.attributes) {
+      auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute);
+      if (body == nullptr) continue;
+      auto named = std::make_shared<Graph>(**body);
+      nameParts(*named);
+      *body = std::move(named);
+    }
+    if (!node.is("Split")) continue;
+    for (ValueId& part : node.outputs) {
+      if (part.valid()) continue;
+      part = builder.addValue("unread_part", DataType::kUndefined, {});
+      graph.value(part).shape.reset();
+    }
+  }
 }
 
 void foldAll(Graph& graph, int64_t limit_bytes) {
@@ -173,8 +208,9 @@ void checkGather(const Graph& graph, const Node& node) {
   const int64_t rows = table.at(axis < 0 ? axis + std::ssize(table) : axis);
   for (const int64_t index : integerElements(*indices)) {
     if (index >= -rows && index < rows) continue;
-    fail(ErrorCode::kBadModel, "{}: it reads row {} of '{}', which has {}{}", describeNode(node), index,
-         graph.value(node.inputs[0]).name, rows, givenSizes(graph));
+    throw Contradiction(Contradiction::Of::kSizes,
+                        fmt::format("{}: it reads row {} of '{}', which has {}", describeNode(node), index,
+                                    graph.value(node.inputs[0]).name, rows));
   }
 }
 
@@ -219,10 +255,21 @@ void tellChosenSizes(const PrepareOptions& options, Error& error) {
     sizes.push_back(fmt::format("{} = {}", name, size->second));
     names.push_back(fmt::format("--dim {}=N", name));
   }
-  const bool is_told = error.message().find("chosen, as nobody gave a size") != std::string::npos;
-  if (sizes.empty() || is_told || error.code() != ErrorCode::kBadModel) return;
+  if (sizes.empty() || error.code() != ErrorCode::kBadModel) return;
   error.addContext(fmt::format("with {}, chosen as nobody gave a size ({} gives another)",
                                fmt::join(sizes, " and "), fmt::join(names, " ")));
+}
+
+// With the sizes that it may be due to; where none is to blame, nobody is sent to look for another.
+[[noreturn]] void failByContradiction(const Graph& graph, bool ranks_may_follow_sizes,
+                                      const Contradiction& found) {
+  const bool by_size = found.of() == Contradiction::Of::kSizes ||
+                       (found.of() == Contradiction::Of::kRanks && ranks_may_follow_sizes);
+  fail(ErrorCode::kBadModel, "{}{}", found.message(),
+       by_size
+           ? givenSizes(graph)
+           : "; no size mends that. Where an exporter has written the node so, write that part of the model "
+             "with other operations, or try PyTorch's other exporter (dynamo=True or dynamo=False)");
 }
 
 // Steps 2 to 5, and what they say of each other.
@@ -238,6 +285,17 @@ void makeStatic(Graph& graph, const PrepareOptions& options) {
   }
 }
 
+void makeStaticOrTell(Graph& graph, const PrepareOptions& options) {
+  try {
+    makeStatic(graph, options);
+  } catch (const Contradiction&) {
+    throw;  // it knows what sizes have to do with it
+  } catch (Error& error) {
+    tellChosenSizes(options, error);
+    throw;
+  }
+}
+
 }  // namespace
 
 Graph prepareModel(Graph graph, const PrepareOptions& options) {
@@ -247,16 +305,17 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
   graph.ir_version = std::max<int64_t>(graph.ir_version, 10);
   inlineFunctions(graph, ImportLimits().inlined_nodes,
                   [](const Function& function) { return function.domain == kPipeshardDomain; });
+  nameParts(graph);
+  const bool ranks_may_follow_sizes = ranksMayFollowSizes(graph);  // as it is in the file
   bindDimensions(graph, options.dimensions, options.chosen);
   try {
-    makeStatic(graph, options);
-  } catch (Error& error) {
-    tellChosenSizes(options, error);
-    throw;
+    makeStaticOrTell(graph, options);
+    omitUnreadOutputs(graph);
+    removeDeadCode(graph);
+    checkStatic(graph, options);
+  } catch (const Contradiction& found) {
+    failByContradiction(graph, ranks_may_follow_sizes, found);
   }
-  omitUnreadOutputs(graph);
-  removeDeadCode(graph);
-  checkStatic(graph, options);
   forgetGivenSizes(graph);
   verifyGraph(graph);
   return graph;

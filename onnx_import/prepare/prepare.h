@@ -27,7 +27,8 @@ struct PrepareOptions {
 };
 
 // Steps, in this order (each needs what the one before gives):
-//   1. inline model-local functions, but those of the domain pipeshard; bind dimensions
+//   1. inline model-local functions, but those of the domain pipeshard; name the parts of a Split that have
+//      no name; bind dimensions
 //   2. write old operators in the forms of opset 18 (upgrade.h)
 //   3. repeat shape inference, constant folding, simplification, batches without row numbers (row_numbers)
 //      and the unrolling of loops until nothing changes
@@ -41,7 +42,8 @@ struct PrepareOptions {
 //   7. verify that every shape is static
 // Errors: kUsage for an unbound or unknown dimension (names those that exist and shows the option), kBadModel
 // naming the node whose shape cannot be found or contradicts another, or the control flow that cannot be made
-// flat.
+// flat. It says which sizes were given or chosen where others may mend it, and that none does where types or
+// numbers of axes contradict each other.
 Graph prepareModel(Graph graph, const PrepareOptions& options);
 
 }  // namespace pipeshard

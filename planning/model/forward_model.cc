@@ -20,6 +20,7 @@
 #include "onnx_import/loss/loss.h"
 #include "onnx_import/loss/needed_outputs.h"
 #include "onnx_import/patterns/patterns.h"
+#include "onnx_import/patterns/straight_through.h"
 #include "onnx_import/precision/mixed_precision.h"
 #include "onnx_import/precision/precision.h"
 #include "onnx_import/prepare/dimensions.h"
@@ -301,21 +302,20 @@ std::string readRoles(const PlanRequest& request, const AskedStages& stages, Gra
   takeWeights(request, raw, model);
   ImportedBackward backward = takeBackward(raw);
 
-  // Behind takeBackward, which marks what the file trains: the user's choice wins. likelyBuffers is silent on
+  // Behind takeBackward, which marks what the file trains: the user's choice wins. The notes are silent on
   // what the user has decided.
+  const auto add = [&](std::vector<std::string> lines) {
+    std::ranges::copy_if(lines, std::back_inserter(model.notes), [](auto& line) { return !line.empty(); });
+  };
   std::vector<std::string> lost;
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
-  overrideParameters(raw, request.given.train, request.given.freeze, lost);
+  add(overrideParameters(raw, request.given.train, request.given.freeze, lost));
   const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
-  if (std::string note = trains ? likelyBuffers(raw) : ""; !note.empty())
-    model.notes.push_back(std::move(note));
+  if (trains) add({likelyBuffers(raw), untoldParameters(raw), straightThroughs(raw)});
 
   // Behind takeBackward, too: outputs that are gradients cannot be taken for the loss. The values that a loss
   // reads need types and axes before it is attached.
   const LossSpec asked = lossToAttach(request, raw, module.reduced.loss);
-  const auto add = [&](std::vector<std::string> lines) {
-    for (std::string& line : lines) model.notes.push_back(std::move(line));
-  };
   add(correctDimensionNames(raw, request.dimensions));
   add(nameAxes(raw, asked.valuesRead(), askedSizes(request, stages, raw)));
   const ValueId loss = attachLoss(raw, asked, &model.notes);
@@ -453,10 +453,11 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
       file_shardings = readFileShardings(raw, sharding.mesh);
     findRanksOfOutputs(raw, askedSizes(request, stages, raw));
     ForwardModel model;
-    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone) {
-      refuseOrKeep(request.any_sizes, model.refusal,
-                   [&] { refuseQuantizedOrSparse(raw, request.given.train); });
-    }
+    if (request.given.optimizer.kind != OptimizerSpec::Kind::kNone)
+      refuseOrKeep(request.any_sizes, model.refusal, [&] {
+        refuseFakeQuantized(raw, request.given.train);
+        refuseQuantizedOrSparse(raw, request.given.train);
+      });
     for (const std::string& group : request.given.groups) model.groups.push_back(parseParameterGroup(group));
     model.extras = updateExtras(request.given);
     model.in_float64 = request.in_float64;

@@ -130,6 +130,7 @@ RestoredModule restoreModule(Graph& graph, const RestoreOptions& options) {
   // Last, since it changes what nodes read and adds nodes: traps and stops compare the exporter's marks with
   // what the file has.
   module.parameters = restoreParameters(graph);
+  takeConstants(graph);  // by the names that weights have now
   return module;
 }
 

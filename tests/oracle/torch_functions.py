@@ -4,7 +4,8 @@ compared with PyTorch as real_models.py does it (4 stages, 4 microbatches, all g
 
     torch_functions.py PIPESHARD [--only REGEX] [--work DIR]
 
-A sweep of 276 modules (ten minutes on two cores). Not in it is what PyTorch 2.15 does not export (kthvalue, cumprod,
+A sweep of 278 modules (ten minutes on two cores), two of which are activations and limits at their corners and
+ends, by both exporters. Not in it is what PyTorch 2.15 does not export (kthvalue, cumprod,
 lgamma, ...), what it exports with constants in float32 only (so that 1e-8 cannot hold: Hardswish, SELU, sinc, norms of
 order 3), or wrongly (an LSTM with proj_size, the divisor_override of an average pooling: pipeshard says so), and what
 pipeshard refuses: max_unpool over several microbatches, irfft. Ends with 1 if any does not pass.
@@ -39,6 +40,34 @@ class Between(nn.Module):
             y = sum((part.float() * (i + 1)).flatten(1).mean(1) for i, part in enumerate(y))
         y = y.flatten(1).mean(1) if y.dim() > 1 else y
         return ((y * self.scale[0] - self.scale[1]) ** 2 + self.scale[2] * y).mean()
+
+
+def corners(prelu, h):
+    """Each with a weight of its own, so that no error hides another. Not two clamps of one value with two limits each:
+    the exporter's optimizer writes an invalid file of these."""
+    results = (prelu(h), h.clamp(-1, 1), h.clamp(min=0), h.clamp(max=2), torch.clamp_min(h, 1), torch.clamp_max(h, 3),
+               (-h).clamp(-2, 6), F.relu6(h), F.hardtanh(h), F.hardtanh(h, -2, 3), F.hardswish(h), F.hardsigmoid(h),
+               F.relu(h), F.leaky_relu(h, 0.2), F.elu(h), F.selu(h), F.softshrink(h, 1), F.hardshrink(h, 1), h.abs(),
+               torch.maximum(h, torch.tensor([2.])), torch.minimum(h, -h))
+    return sum(result * (0.5 + k) for k, result in enumerate(results))
+
+
+def corners_of_tensors(prelu, h):
+    """Limits that are tensors, which the TorchScript exporter writes as numbers."""
+    return corners(prelu, h) + 30 * torch.clamp(h, min=torch.tensor([2.])) + 40 * torch.clamp_max(h, torch.tensor([1.]))
+
+
+class Corners(nn.Module):
+    """Functions of whole numbers, among which are their corners and ends."""
+
+    float64_bound = 1e-6  # Selu and HardSigmoid have attributes of float32
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.prelu, self.shift = function, nn.PReLU(8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.function(self.prelu, (x * 3).round() + self.shift).square().mean()
 
 
 class Loss(nn.Module):
@@ -413,6 +442,7 @@ def cases():
                             (VOLUMES, lambda: nn.Conv3d(2, 3, 3, padding=1), numbers(2, 4, 6, 6))):
         for name, between in table.items():
             made[name if name not in made else f"{name}, again"] = (partial(Between, layer, *between), x)
+    made["corners"] = (partial(Corners, corners_of_tensors), numbers(8))
     for name, (function, target) in LOSSES.items():
         made["loss: " + name] = (partial(Loss, function), numbers(6, 8), target)
     return made
@@ -425,12 +455,15 @@ def main():
     parser.add_argument("--work", default="/tmp/torch_functions")
     arguments = parser.parse_args()
     real_models.MORE.update(cases())
+    script = {"corners, TorchScript": (partial(Corners, corners), numbers(8))}
+    real_models.TORCH_SCRIPT.update(script)
     failed = 0
-    for name in cases():
+    for name in [*cases(), *script]:
         if not re.search(arguments.only, name):
             continue
         try:
-            result, _, note = real_models.trial(arguments.pipeshard, name, arguments.work, ["4 stages"])
+            result, _, note = real_models.trial(arguments.pipeshard, name, arguments.work, ["4 stages"], "float32",
+                                                  fixed_batch=False)
         except Exception as error:  # one of them shall not end the others
             result, note = "FAIL", f"{type(error).__name__}: {error}"
         failed += result != "PASS"

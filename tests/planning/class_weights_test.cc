@@ -125,5 +125,47 @@ TEST_F(ClassWeights, MicrobatchesAreChosenAndDevicesShareRows) {
   EXPECT_THAT(seen.output, HasSubstr("microbatches: the batch (N) can be cut"));
 }
 
+// As the TorchScript exporter writes BCEWithLogitsLoss(pos_weight=..); a mask; a tensor by a name of its own.
+constexpr const char* kBinary = R"(<ir_version: 8, opset_import: ["": 17], producer_name: "pytorch">
+  g (float[N, 2] x, float[N, 2] y) => (float loss)
+    <float[2, 2] weight = {0.5, -0.25, 0.125, -0.5}, float[2] pos_weight = {2, 5},
+     float[2] keep = {0, 1}, float[2] grid = {0.5, 3}, float[1] one = {1}> {
+    h = Mul(x, keep)
+    logits = MatMul(h, weight)
+    moved = Add(logits, grid)
+    p = Sigmoid(moved)
+    log_p = Log(p)
+    q = Sub(one, p)
+    untrue = Sub(one, y)
+    log_q = Log(q)
+    hit = Mul(y, log_p)
+    weighed = Mul(hit, pos_weight)
+    miss = Mul(untrue, log_q)
+    sum = Add(weighed, miss)
+    negative = Neg(sum)
+    loss = ReduceMean <keepdims = 0> (negative)
+  })";
+
+TEST(UnmarkedBuffers, OfALossAreNotTrainedAndOthersAreNamed) {
+  const testing::ModelFolder folder;
+  const std::string model = folder.write("m.onnx", testing::parseText(kBinary));
+  const auto planned = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "plan",        model,       "--loss", "loss", "--dim",
+        "N=4",         "--cluster", "1x1",    "-o",   folder.file(fmt::format("plan{}", more.size())),
+        "--optimizer", "sgd:lr=0.1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult result = runPipeshard(words);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return result.output + result.errors;
+  };
+  const std::string plan = planned({});
+  EXPECT_THAT(plan, HasSubstr("trains 6 of 6 parameters in 2 tensors"));
+  EXPECT_THAT(plan, HasSubstr("taken for constants, not trained: pos_weight, keep"));
+  EXPECT_THAT(plan, HasSubstr("parameters or buffers; they are trained: grid (--freeze"));
+  EXPECT_THAT(planned({"--train", "pos_weight", "--freeze", "grid"}),
+              HasSubstr("trains 6 of 8 parameters in 2 tensors"));
+}
+
 }  // namespace
 }  // namespace pipeshard

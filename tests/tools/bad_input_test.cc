@@ -434,7 +434,8 @@ TEST(BadInput, AdviceOnMicrobatchesHelps) {
     std::vector<std::string> options = {"--dim",    "batch=5",   "--microbatches", "4",
                                         "--stages", "uniform:1", "--method",       "zero2"};
     if (!programs) options.emplace_back("--no-programs");
-    expectFault(planned(options), 78, {"microbatch of 1 row(s); choose fewer microbatches (--microbatches)"});
+    expectFault(planned(options), 78,
+                {"), which reads '", "microbatch of 1 row(s); choose fewer microbatches (--microbatches)"});
     options[3] = "2";
     EXPECT_EQ(planned(options).exit_code, 0);
   }

@@ -91,7 +91,11 @@ const std::map<std::string, Trap>& traps() {
       {"bias_table_folded_torchscript", {"onnx::Add_20" + computed, kExportWholeTorchScript, {}}},
       {"bias_table_folded_torchscript_again", none},
       {"tied", {"", "", {"other names of tied parameters, trained as one: words.weight (head.weight)"}}},
-      {"tied_torchscript", {"", "", {"tied again, as the file has a transposed copy: words.weight"}}},
+      {"tied_torchscript",
+       {"",
+        "",
+        {"tied again, as the file has a transposed copy: words.weight",
+         "other names of tied parameters, trained as one: head.weight (words.weight)"}}},
       {"tied_and_lost", {"trained: " + gone + ". Export", kExportWhole, {}}},
       {"tied_and_lost_without_name", {"trained: " + gone + ". Export", kExportWhole, {}}},
       {"lost", {"norms.second.bias (no operator reads it: unused, or merged", kExportWhole, {}}},
@@ -319,6 +323,30 @@ TEST(TrapFiles, AQuantizedFileIsRefusedByThatWord) {
   EXPECT_EQ(around.exit_code, 0) << around.errors;
   EXPECT_THAT(around.output, HasSubstr("trains 8 of 8 parameters in 1 tensors"));
   EXPECT_THAT(around.output, HasSubstr("quantized weights, not trained: codes (int8 [3,4])"));
+}
+
+// Its weights are in floating point: there is no other file that it was made from.
+TEST(TrapFiles, AFakeQuantizedFileIsRefusedByThatWord) {
+  const testing::ModelFolder folder;
+  const std::string file = folder.write("fake_quantized.onnx", testing::parseText(R"(
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[n,3] x, float[n,2] t) => (float loss)
+      <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float scale = {0.5}, int8 zero = {0},
+       float[4,2] head = {1,2,3,4,5,6,7,8}> {
+      codes = QuantizeLinear(w, scale, zero)
+      rounded = DequantizeLinear(codes, scale, zero)
+      h = MatMul(x, rounded)
+      y = MatMul(h, head)
+      d = Sub(y, t)
+      s = Mul(d, d)
+      loss = ReduceMean <keepdims = 0> (s) })"));
+  const CommandResult refused = runPipeshard({"validate", file, "--dim", "n=2"});
+  EXPECT_EQ(refused.exit_code, 65);
+  EXPECT_THAT(refused.errors, HasSubstr("the module rounds w in each pass"));
+  EXPECT_THAT(refused.errors, HasSubstr("straight-through gradient"));
+  const CommandResult around = runPipeshard({"inspect", file, "--train", "head"});
+  EXPECT_EQ(around.exit_code, 0) << around.errors;
+  EXPECT_THAT(around.output, HasSubstr("trains 8 of "));
 }
 
 // Of a file that lists no buffers, with weights in half precision.

@@ -16,6 +16,7 @@ inline UnaryParameters geluFactors(const Node& node) {
   };
   UnaryParameters factors;
   factors.alpha = given("factor", tanh ? M_2_SQRTPI * M_SQRT1_2 : M_SQRT1_2);
+  if (node.hasAttribute("divisor")) factors.alpha = 1 / given("divisor", 1);
   factors.beta = given("cubic", 0.044715);
   return factors;
 }

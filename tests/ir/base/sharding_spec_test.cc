@@ -88,5 +88,12 @@ TEST(ShardingSpec, CutsBetweenTheRowsOfABatch) {
   EXPECT_EQ(mesh.unit(0), 1);
 }
 
+TEST(ShardingSpec, CutsOtherAxesAnywhereWhateverTheRows) {
+  const LogicalMesh mesh{{2}, 3, {48}};
+  EXPECT_EQ(partStarts(parseSpec("S0"), 0, 96, mesh), (std::vector<int64_t>{0, 32}));
+  EXPECT_EQ(partStarts(parseSpec("S0"), 0, 48, mesh), (std::vector<int64_t>{0, 24}));  // not 0, 16
+  EXPECT_EQ(shardOf(parseSpec("S0,R"), {48, 3}, mesh, DeviceId(1)), (Shard{{24, 0}, {24, 3}}));
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -119,29 +119,76 @@ TEST(Gradient, OfWhereMatchesDifferencesAndBroadcasts) {
       test, {test.op("Where", {test.constant(mask), test.parameter("a", {4, 3}), test.parameter("b", {1})})});
 }
 
-// As PyTorch at the ends of a range: clamp passes the gradient to what it limits, activations are flat.
-TEST(Gradient, AtTheEndsOfARangeIsTheCalls) {
-  const auto gradientOf = [](const std::string& function, const char* op_type, std::vector<double> limits) {
-    TestGraph test;
-    std::vector<ValueId> inputs = {test.parameter("x", makeTensor({3}, {0, 3, 6}))};
-    for (double limit : limits) inputs.push_back(test.constant(makeTensor({}, {limit})));
-    const ValueId limited = test.op(op_type, inputs);
-    if (!function.empty()) {
-      test.graph().nodes.back().metadata.emplace_back(
-          "pkg.torch.onnx.fx_node", "%a : [num_users=1] = call_function[target=torch.ops.aten." + function +
-                                        "](args = (%x,), kwargs = {})");
-    }
-    const ValueId loss = test.op("ReduceSum", {limited}, {{"keepdims", int64_t{0}}});
-    return elementsOf(trainAndRun(test, loss).gradients.at("x"));
-  };
-  EXPECT_EQ(gradientOf("", "Clip", {0, 6}), (std::vector<double>{1, 1, 1}));
-  EXPECT_EQ(gradientOf("clamp.default", "Clip", {0, 6}), (std::vector<double>{1, 1, 1}));
-  EXPECT_EQ(gradientOf("relu6.default", "Clip", {0, 6}), (std::vector<double>{0, 1, 0}));
-  EXPECT_EQ(gradientOf("hardtanh.default", "Clip", {0, 6}), (std::vector<double>{0, 1, 0}));
-  EXPECT_EQ(gradientOf("", "Max", {0}), (std::vector<double>{0.5, 1, 1}));
-  EXPECT_EQ(gradientOf("maximum.default", "Max", {0}), (std::vector<double>{0.5, 1, 1}));
-  EXPECT_EQ(gradientOf("clamp.Tensor", "Max", {0}), (std::vector<double>{1, 1, 1}));
-  EXPECT_EQ(gradientOf("clamp.Tensor", "Min", {3}), (std::vector<double>{1, 1, 0}));
+// Of 0, 3 and 6 between these limits, where the file is of this version of PyTorch and the node part of a
+// call.
+std::vector<double> gradientOfLimited(const std::string& version, const std::string& call,
+                                      const char* op_type, const std::vector<double>& limits) {
+  TestGraph test;
+  if (!version.empty()) test.graph().producer_name = "pytorch";
+  test.graph().producer_version = version;
+  std::vector<ValueId> inputs = {test.parameter("x", makeTensor({3}, {0, 3, 6}))};
+  for (double limit : limits) inputs.push_back(test.constant(makeTensor({}, {limit})));
+  const ValueId limited = test.op(op_type, inputs);
+  if (!call.empty()) {
+    test.graph().nodes.back().metadata.emplace_back(
+        "pkg.torch.onnx.fx_node",
+        "%a : [num_users=1] = call_function[target=torch.ops.aten." + call + ", kwargs = {})");
+  }
+  const ValueId loss = test.op("ReduceSum", {limited}, {{"keepdims", int64_t{0}}});
+  return elementsOf(trainAndRun(test, loss).gradients.at("x"));
+}
+
+using Slopes = std::vector<double>;
+constexpr const char* kOld = "2.13.1";
+constexpr const char* kNew = "2.15.0+cu132";
+
+// PyTorch 2.14 changed what clamp does at its limits.
+TEST(Gradient, OfClampAtItsLimitsIsThatOfTheFilesPyTorch) {
+  const char* numbers = "clamp.default](args = (%x, 0, 6)";
+  EXPECT_EQ(gradientOfLimited(kOld, numbers, "Clip", {0, 6}), (Slopes{1, 1, 1}));
+  EXPECT_EQ(gradientOfLimited(kOld, "", "Clip", {0, 5}), (Slopes{1, 1, 0}));
+  EXPECT_EQ(gradientOfLimited("1.13.1", numbers, "Clip", {0, 6}), (Slopes{1, 1, 1}));
+  for (const char* version : {kNew, "2.14.0a0+git1", "3.0", ""}) {
+    SCOPED_TRACE(version);
+    EXPECT_EQ(gradientOfLimited(version, numbers, "Clip", {0, 6}), (Slopes{0, 1, 0}));
+    EXPECT_EQ(gradientOfLimited(version, "", "Clip", {0, 5}), (Slopes{0, 1, 0}));
+    EXPECT_EQ(gradientOfLimited(version, "", "Clip", {3}), (Slopes{0, 0, 1}));
+  }
+  // what the exporter makes of numbers
+  const char* made = "clamp.Tensor](args = (%x, %scalar_tensor_default, %scalar_tensor_default_1)";
+  EXPECT_EQ(gradientOfLimited(kNew, made, "Max", {3}), (Slopes{0, 0, 1}));
+  EXPECT_EQ(gradientOfLimited(kNew, made, "Min", {3}), (Slopes{1, 0, 0}));
+  EXPECT_EQ(gradientOfLimited(kOld, made, "Max", {3}), (Slopes{0, 1, 1}));
+  EXPECT_EQ(gradientOfLimited(kOld, made, "Min", {3}), (Slopes{1, 1, 0}));
+  const char* least = "clamp_min.Tensor](args = (%x, %scalar_tensor_default)";
+  EXPECT_EQ(gradientOfLimited(kNew, least, "Clip", {3}), (Slopes{0, 0, 1}));
+}
+
+TEST(Gradient, IsSharedWithALimitThatIsATensor) {
+  const char* both = "clamp.Tensor](args = (%x, %clone, %mean)";
+  EXPECT_EQ(gradientOfLimited(kNew, both, "Max", {3}), (Slopes{0, 0.5, 1}));
+  EXPECT_EQ(gradientOfLimited(kNew, both, "Min", {3}), (Slopes{1, 0.5, 0}));
+  EXPECT_EQ(gradientOfLimited(kOld, both, "Max", {3}), (Slopes{0, 1, 1}));
+  EXPECT_EQ(gradientOfLimited(kOld, both, "Min", {3}), (Slopes{1, 1, 0}));
+  EXPECT_EQ(gradientOfLimited(kNew, "clamp.Tensor](args = (%x, None, %mean)", "Min", {3}),
+            (Slopes{1, 0.5, 0}));
+  EXPECT_EQ(gradientOfLimited(kNew, "clamp_min.Tensor](args = (%x, %clone)", "Clip", {3}),
+            (Slopes{0, 0.5, 1}));
+  for (const char* version : {kOld, kNew}) {
+    EXPECT_EQ(gradientOfLimited(version, "maximum.default](args = (%x, %y)", "Max", {3}),
+              (Slopes{0, 0.5, 1}));
+    EXPECT_EQ(gradientOfLimited(version, "", "Max", {3}), (Slopes{0, 0.5, 1}));
+  }
+}
+
+TEST(Gradient, OfActivationsIsFlatAtTheirEnds) {
+  for (const char* version : {kOld, kNew, ""}) {
+    EXPECT_EQ(gradientOfLimited(version, "relu6.default](args = (%x,)", "Clip", {0, 6}), (Slopes{0, 1, 0}));
+    EXPECT_EQ(gradientOfLimited(version, "relu6.default](args = (%x,)", "Min", {6}), (Slopes{1, 1, 0}));
+    EXPECT_EQ(gradientOfLimited(version, "hardtanh.default](args = (%x, 0, 3)", "Clip", {0, 3}),
+              (Slopes{0, 0, 0}));
+    EXPECT_EQ(gradientOfLimited(version, "", "Clip", {0, 6}), (Slopes{0, 1, 0}));  // a relu6, most likely
+  }
 }
 
 TEST(Gradient, OfClipMatchesDifferences) {

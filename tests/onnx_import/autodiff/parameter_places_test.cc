@@ -63,7 +63,8 @@ std::string recurrence(const std::string& state, const std::string& make_state) 
 TEST(ParameterPlaces, ANumberInTheShapeOfTheBatchIsNoWeight) {
   const Prepared scalar(recurrence("float z = {0}", "h0 = Expand(z, shape)"));
   EXPECT_THAT(scalar.trained(), UnorderedElementsAre("W", "U"));
-  EXPECT_EQ(trainedSummary(scalar.graph, ValueId()), "trains 15 of 15 parameters in 2 tensors");
+  EXPECT_EQ(trainedSummary(scalar.graph, ValueId()),
+            "trains 15 of 15 parameters in 2 tensors; 1 taken for constants");
   EXPECT_THAT(scalar.notes(), ElementsAre(HasSubstr("taken for constants, not trained: z (--train")));
   const std::string views =
       "z1 = Neg(z)  z2 = Expand(z1, shape)  z3 = Unsqueeze(z2, first)"

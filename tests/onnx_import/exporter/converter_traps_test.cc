@@ -172,6 +172,76 @@ TEST_F(ConvertedFile, ATableOfSinesIsNamed) {
   EXPECT_THAT(likelyBuffers(graph_), HasSubstr("--freeze '^(pos_embed.table)$'"));
 }
 
+// Masks on a weight, on an activation and as "1 - mask", and an adjacency.
+TEST_F(ConvertedFile, MasksAreTakenForConstants) {
+  graph_.producer_name = "pytorch";
+  const ValueId keep = weight("keep", {3}, {1, 0, 1}), causal = weight("m", {2, 2}, {1, 0, 1, 1});
+  const ValueId large = weight("large", {2, 2}, {2, 0, 1, 1}), ones = weight("gamma", {3}, {1, 1, 1});
+  const ValueId token = weight("token", {3}, {0, 1, 0}), matrix = weight("fc.weight", {2, 2}, {1, 0, 1, 1});
+  const ValueId adjacency = weight("A", {2, 2}, {1, 1, 0, 1}), turn = weight("turn", {2, 2}, {0, 1, 1, 0});
+  const ValueId number = weight("one", {}, {1}), half = weight("half", {3}, {0, 1, 1});
+  node("/Mul", "Mul", {value("h"), keep});
+  node("/Sub", "Sub", {number, keep});
+  node("/Cast", "Cast", {causal});
+  node("/Mul_1", "Mul", {matrix, findValue(graph_, "/Cast:0")});
+  node("/Mul_2", "Mul", {value("i"), large});
+  node("/Mul_3", "Mul", {value("j"), ones});
+  node("/Add", "Add", {value("k"), token});
+  node("/MatMul", "MatMul", {adjacency, value("l")});
+  node("/MatMul_1", "MatMul", {turn, value("n")});
+  node("/Mul_4", "Mul", {value("o"), half});
+  node("/Add_1", "Add", {value("p"), half});
+  takeConstants(graph_);
+  std::vector<std::string> taken;
+  for (const Value& value : graph_.values) {
+    if (isTakenForConstant(value)) taken.push_back(value.name);
+  }
+  EXPECT_THAT(taken, ElementsAre("keep", "m", "A"));
+  EXPECT_THAT(untoldParameters(graph_), HasSubstr("they are trained: large, gamma, token, turn, half (--f"));
+  graph_.value(ones).metadata = {{kTrainedMark, "yes"}};
+  EXPECT_THAT(untoldParameters(graph_), Not(HasSubstr("gamma")));
+  graph_.producer_name = "";
+  EXPECT_EQ(untoldParameters(graph_), "");
+}
+
+// What stands on the right is the weight of a layer in files of others.
+TEST_F(ConvertedFile, AMatrixOfZerosAndOnesIsOfPyTorchsMasks) {
+  for (const char* producer : {"pytorch", ""}) {
+    graph_ = Graph();
+    graph_.opset_imports = {{"", 18}};
+    graph_.producer_name = producer;
+    const ValueId matrix = weight("A", {2, 2}, {1, 1, 0, 1});
+    node("/MatMul", "MatMul", {value("h"), matrix});
+    takeConstants(graph_);
+    EXPECT_EQ(isTakenForConstant(graph_.value(matrix)), graph_.producer_name == "pytorch");
+  }
+}
+
+// binary_cross_entropy_with_logits, as the older exporter writes it.
+TEST_F(ConvertedFile, WeightsOfABinaryCrossEntropyAreConstants) {
+  graph_.producer_name = "pytorch";
+  const auto at = [&](const std::string& name) { return findValue(graph_, name + ":0"); };
+  const ValueId one = weight("one", {1}, {1}), positive = weight("loss.pos_weight", {2}, {2, 5});
+  const ValueId all = weight("loss.weight", {2}, {3, 4}), scale = weight("scale", {2}, {3, 4});
+  const ValueId target = value("y");
+  node("scaled", "Mul", {value("h"), scale});
+  node("p", "Sigmoid", {at("scaled")});
+  node("log", "Log", {at("p")});
+  node("rest", "Sub", {one, at("p")});
+  node("untrue", "Sub", {one, target});
+  node("log_rest", "Log", {at("rest")});
+  node("hit", "Mul", {target, at("log")});
+  node("weighed", "Mul", {at("hit"), positive});
+  node("miss", "Mul", {at("untrue"), at("log_rest")});
+  node("sum", "Add", {at("weighed"), at("miss")});
+  node("neg", "Neg", {at("sum")});
+  node("loss", "Mul", {all, at("neg")});
+  takeConstants(graph_);
+  EXPECT_TRUE(isTakenForConstant(graph_.value(positive)));
+  EXPECT_TRUE(isTakenForConstant(graph_.value(all)));
+  EXPECT_FALSE(isTakenForConstant(graph_.value(scale)));
+}
+
 TEST_F(ConvertedFile, AZeroRecurrentBiasIsNamed) {
   const ValueId w = weight("W", {1, 1, 2}, {1, 2}), r = weight("R", {1, 1, 1}, {1});
   const ValueId zero = weight("B", {2, 2}, {1, 0, 2, 0}), both = weight("B_both", {2, 2}, {1, 0, 2, 3});

@@ -195,6 +195,10 @@ TEST_F(ModuleParametersTest, AParameterThatNothingReadsIsLostWhereCallsAreGone) 
   ModuleParameters found = restore();
   EXPECT_THAT(found.unread, ElementsAre("ln2.weight"));
   EXPECT_THAT(found.lost, IsEmpty());
+  graph = both;  // an input that the file calls otherwise (input_names) is no call
+  signature += "ids: USER_INPUT\n";
+  node("Add", {}, "add", "aten.add.Tensor", "%layer_norm, %ids");
+  EXPECT_THAT(restore().unread, ElementsAre("ln2.weight"));
   graph = std::move(both);
   node("Add", {}, "add", "aten.add.Tensor", "%layer_norm, %layer_norm_1");
   found = restore();

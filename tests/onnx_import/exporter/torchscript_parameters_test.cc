@@ -342,6 +342,7 @@ TEST_F(TorchScriptFile, ATransposedCopyOfAnEmbeddingIsTiedAgain) {
   node("/other/MatMul", "MatMul", {h, other}, value("z"));
   const ModuleParameters found = restore();
   EXPECT_THAT(found.tied, ElementsAre("e.weight"));
+  EXPECT_THAT(found.other_names, ElementsAre(TiedName{"head.weight", "e.weight"}));
   EXPECT_FALSE(graph_.initializers.contains(copy));
   EXPECT_TRUE(graph_.nodes[1].is("Transpose"));
   EXPECT_EQ(graph_.nodes[1].inputs[0], table);

@@ -100,6 +100,24 @@ TEST(JointGradients, OfPartOfTheWeights) {
   EXPECT_EQ(recogniseForm(graph).form, ModelForm::kForwardWithLoss) << "one output of two may be anything";
 }
 
+// As ONNX Runtime writes the gradient of a first layer: that of its input is not asked for.
+TEST(JointGradients, NodesMayLeaveOutTheirFirstOutput) {
+  const StepGraph step(graphFromText(R"(<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+    agraph (float[2,1,4,4] x, float[2,1,4,4] t) => (float loss, float[1,1,1,1] dw)
+    <float[1,1,1,1] w = {1}>
+    {
+      y = Conv(x, w)
+      difference = Sub(y, t)
+      squares = Mul(difference, difference)
+      loss = ReduceMean<keepdims = 0>(squares)
+      "", dw = com.microsoft.ConvGrad(difference, x, w)
+    })"));
+  const auto makerOf = [&](const char* name) { return step.producer(findValue(step.graph(), name)); };
+  ASSERT_NE(makerOf("dw"), nullptr);
+  EXPECT_FALSE(step.feedsLoss(*makerOf("dw")));
+  EXPECT_TRUE(step.feedsLoss(*makerOf("y")));
+}
+
 TEST(JointGradients, OutputsOfAForwardPassAreNone) {
   for (const auto& [outputs, nodes] : std::vector<std::pair<std::string, std::string>>{
            {", float[n,4] y", ""},

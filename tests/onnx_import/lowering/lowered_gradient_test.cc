@@ -224,6 +224,62 @@ TEST(Lowering, OfAEuclideanNormKeepsTheDigitsOfFloat64) {
               std::sqrt(1.0 / 9 + 1.0 / 49 + 1.0 / 121), 1e-15);
 }
 
+// d sum(f(x)) / dx, of a file of this version of PyTorch's older exporter; further inputs are parameters,
+// too.
+CheckedTraining trainedActivation(const char* op_type, const std::vector<double>& x, Attributes attributes,
+                                  const std::vector<Constant>& more = {}, const char* version = "2.13.0") {
+  TestGraph test;
+  test.graph().producer_name = "pytorch";
+  test.graph().producer_version = version;
+  std::vector<ValueId> inputs{test.parameter("x", makeTensor({std::ssize(x)}, x))};
+  for (const Constant& content : more)
+    inputs.push_back(test.parameter("p" + std::to_string(inputs.size()), content));
+  const ValueId y = test.op(op_type, inputs, std::move(attributes));
+  const ValueId loss = test.op("ReduceSum", {y}, {{"keepdims", int64_t{0}}});
+  const auto supported = [](const Node& node) {
+    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+  };
+  while (expandUnsupported(test.graph(), supported) > 0) inferShapes(test.graph());
+  return trainAndRun(test, loss);
+}
+
+void expectSlopes(const CheckedTraining& trained, const std::vector<double>& slopes) {
+  const std::vector<double> found = elementsOf(trained.gradients.at("x"));
+  ASSERT_EQ(found.size(), slopes.size());
+  for (size_t i = 0; i < slopes.size(); ++i) EXPECT_NEAR(found[i], slopes[i], 1e-6) << i;
+}
+
+// The numbers are PyTorch's (2.15).
+TEST(LoweredGradient, OfActivationsAtTheirCornersIsPyTorchs) {
+  const std::vector<double> x{-6, -3, -1, 0, 1, 3, 6};
+  for (const char* version : {"2.13.0", "2.15.0"}) {
+    expectSlopes(trainedActivation("HardSwish", x, {}, {}, version), {0, 0, 1. / 6, 0.5, 5. / 6, 1, 1});
+    expectSlopes(trainedActivation("HardSigmoid", x, {{"alpha", 1.F / 6}}, {}, version),
+                 {0, 0, 1. / 6, 1. / 6, 1. / 6, 0, 0});
+  }
+  expectSlopes(trainedActivation("Selu", {-1, 0, 1}, {}), {0.64676863, 1.75809932, 1.05070102});
+  expectSlopes(trainedActivation("Celu", {-1, 0, 1}, {}), {std::exp(-1), 1, 1});
+  const CheckedTraining prelu = trainedActivation("PRelu", x, {}, {makeTensor({1}, {0.25})});
+  expectSlopes(prelu, {0.25, 0.25, 0.25, 0.25, 1, 1, 1});
+  EXPECT_EQ(elementsOf(prelu.gradients.at("p1")), (std::vector<double>{-10}));
+  const CheckedTraining each = trainedActivation("PRelu", {-2, 0, 3}, {}, {makeTensor({3}, {0.25, 0.5, -1})});
+  expectSlopes(each, {0.25, 0.5, 1});
+  EXPECT_EQ(elementsOf(each.gradients.at("p1")), (std::vector<double>{-2, 0, 0}));
+}
+
+TEST(LoweredGradient, OfActivations) {
+  for (const Shape& slope : std::vector<Shape>{{}, {1}, {4}, {3, 1}, {2, 1, 1}, {2, 3, 4}}) {
+    SCOPED_TRACE(shapeToString(slope));
+    TestGraph test;
+    checkLowered(test, {test.op("PRelu", {test.parameter("x", {2, 3, 4}), test.parameter("slope", slope)})});
+  }
+  for (const char* op_type : {"Selu", "Celu", "HardSwish", "HardSigmoid"}) {
+    SCOPED_TRACE(op_type);
+    TestGraph test;
+    checkLowered(test, {test.op(op_type, {test.parameter("x", {3, 8}, -5, 5)})});
+  }
+}
+
 // The mask is an input that is drawn; here it is given.
 TEST(LoweredGradient, OfADropoutIsTheMasks) {
   TestGraph test;

@@ -6,6 +6,7 @@
 #include "onnx_import/format/reader.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -41,6 +42,18 @@ TEST(TrainingOperators, GivePyTorchsResults) {
     EXPECT_EQ(results.at(name).shape, expected.at(name).shape) << name;
     EXPECT_LT(relativeError(results.at(name), expected.at(name)), 1e-5) << name;
   }
+}
+
+TEST(TrainingOperators, MayLeaveOutTheirFirstOutput) {
+  const Graph raw = graphFromText(R"(<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+    g (float[4,3] x, float[4,2] z) => (float[2] y) {
+      "", sizes = com.microsoft.ConcatTraining <axis = 1> (x, z)
+      y = Cast <to = 1> (sizes) })");
+  PrepareOptions options;
+  options.supported = [](const Node& node) { return runsOn(Backend::kCpu, node); };
+  const Tensors results = runPrepared(prepareModel(raw, options));
+  ASSERT_TRUE(results.contains("y"));
+  EXPECT_EQ(numericElements(results.at("y")), (std::vector<double>{3, 2}));
 }
 
 }  // namespace

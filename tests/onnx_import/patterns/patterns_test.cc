@@ -80,6 +80,11 @@ std::vector<Form> forms() {
          const ValueId erf = e.f("Erf", e.mul(e.x, double{static_cast<float>(M_SQRT1_2)}));
          return e.mul(e.mul(e.x, 0.5), e.add(erf, 1));
        }},
+      {"DividedInFloat32", PatternKind::kGelu,  // the TorchScript exporter
+       [](E& e) {
+         const ValueId erf = e.f("Erf", e.div(e.x, double{static_cast<float>(M_SQRT2)}));
+         return e.mul(e.mul(e.x, e.add(erf, 1)), 0.5);
+       }},
       {"Torch", PatternKind::kGelu,
        [root](E& e) { return e.mul(e.mul(e.x, 0.5), e.add(e.f("Erf", e.div(e.x, root)), 1)); }},
       {"TorchDynamo", PatternKind::kGelu,
@@ -207,7 +212,7 @@ std::vector<Near> nearMisses() {
       {"SquareOfSilu", [](E& e) { return e.mul(e.mul(e.x, e.x), e.f("Sigmoid", e.x)); }, ""},
       {"TwiceSilu", [](E& e) { return e.mul(e.mul(e.x, 2), e.f("Sigmoid", e.mul(e.x, 2.5))); }, ""},
       // Numbers that no attribute can say.
-      {"DivisorOfFloat32", [](E& e) { return geluOf(e, e.x, double{static_cast<float>(std::sqrt(2.0))}); },
+      {"DoubleNearTheDivisor", [](E& e) { return geluOf(e, e.x, std::sqrt(2.0) * (1 + 3e-9)); },
        "is no number of float32"},
       {"GateOfADouble", [](E& e) { return e.mul(e.x, e.f("Sigmoid", e.mul(e.x, 1.702))); }, ""},
       {"DoubleNearTheFactor", [](E& e) { return newGelu(e, kK * (1 + 1e-8)); }, cubes},

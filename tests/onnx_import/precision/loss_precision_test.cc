@@ -1,7 +1,11 @@
 // What is made of losses stays float32 to the end: their weights, sums and means.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "onnx_import/loss/loss.h"
 #include "onnx_import/precision/mixed_precision.h"
+#include "onnx_import/precision/precision.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {
 namespace {
@@ -65,6 +69,27 @@ TEST(LossPrecision, IsNotWhatTheUserKeeps) {
   const MixedNodes nodes = mixPrecision(model.graph, DataType::kBfloat16, {"^Mul$"});
   EXPECT_EQ(nodes.operators.at("Mul").float32, 5U);
   EXPECT_EQ(nodes.kept, 3U) << "weighed, prediction, ratio";
+}
+
+// In float64 a number of --loss is what was given; mixed precision computes with that of float32.
+TEST(LossPrecision, NumbersOfTheLossAreThoseThatAreGiven) {
+  const auto numbersOf = [](const auto& widen) {
+    Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+      g (float[4,3] scores) => (float[4,3] y) { y = Identity(scores) })");
+    attachLoss(graph, parseLoss("cross-entropy:y,labels,smoothing=0.1+0.3*mse:y,goal"));
+    widen(graph);
+    std::vector<double> numbers;
+    for (const auto& [id, initializer] : graph.initializers) {
+      const bool number = graph.dataType(id) == DataType::kFloat64 && graph.shape(id).empty();
+      if (number) numbers.push_back(numericElements(*graph.constant(id)).front());
+    }
+    return numbers;
+  };
+  EXPECT_THAT(numbersOf([](Graph& graph) { setPrecision(graph, DataType::kFloat64); }),
+              ::testing::UnorderedElementsAre(1 - 0.1, -0.1, 0.3));
+  EXPECT_THAT(numbersOf([](Graph& graph) { widenToFloat64(graph); }),
+              ::testing::UnorderedElementsAre(static_cast<double>(static_cast<float>(1 - 0.1)),
+                                              static_cast<double>(-0.1F), static_cast<double>(0.3F)));
 }
 
 }  // namespace

@@ -156,6 +156,19 @@ TEST(MixedPrecision, OperatorsAreKeptInFloat32ByTypeByNameOrByTheirOutputs) {
   EXPECT_EQ(nodes.weight_casts, 2u);
 }
 
+// Operators whose first output nobody reads are told apart all the same.
+TEST(MixedPrecision, OnlyWhatIsNamedIsKeptWhereFirstOutputsAreLeftOut) {
+  SmallModel model;
+  for (const std::string name : {"first", "second"}) {
+    const ValueId part = model.builder.addValue(name + "_part", kSingle, {4, 4});
+    model.builder.addNode("", "Split", {findValue(model.graph, name)}, {ValueId(), part},
+                          {{"axis", int64_t{1}}, {"num_outputs", int64_t{2}}});
+  }
+  mixPrecision(model.graph, kNarrow, {"^first_part$"});
+  EXPECT_EQ(model.typeOf("first_part"), kSingle);
+  EXPECT_EQ(model.typeOf("second_part"), kNarrow);
+}
+
 TEST(MixedPrecision, AnExpressionThatKeepsNothingIsRefused) {
   SmallModel model;
   EXPECT_ERROR(mixPrecision(model.graph, kNarrow, {"^Gelu$"}), ErrorCode::kUsage,

@@ -104,6 +104,35 @@ TEST(SymbolicDimensions, AChosenSizeIsNotCalledGiven) {
                "tokens = 9 is chosen", "--dim tokens=N");
 }
 
+// As PyTorch's exporters write cross_entropy with probabilities, and an LSTM with a projection.
+TEST(SymbolicDimensions, NoSizeIsAskedForWhereNoneMendsTheFile) {
+  const auto refused = [](const std::string& body, auto... parts) {
+    const Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+      g (float[batch,4] x, float[batch,4] z) => (float[m] y) <int64 one = {1}, int64[1] axes = {1}> {)" +
+                                               body + "}");
+    for (const std::set<std::string>& chosen : {std::set<std::string>{}, std::set<std::string>{"batch"}}) {
+      PrepareOptions options;
+      options.dimensions = {{"batch", 2}};
+      options.chosen = chosen;
+      EXPECT_ERROR(prepareModel(graph, options), ErrorCode::kBadModel, parts...);
+      try {
+        prepareModel(graph, options);
+      } catch (const Error& error) {
+        const bool of_sizes = error.message().find("batch = 2") != std::string::npos;
+        const bool of_none = error.message().find("no size mends that") != std::string::npos;
+        EXPECT_NE(of_sizes, of_none) << error.message();
+      }
+    }
+  };
+  refused("[node0] y = SoftmaxCrossEntropyLoss(x, z)", "'node0'", "no size mends that", "dynamo=True");
+  refused("[node1] y = Concat<axis = 0>(axes, one)", "'node1'", "no size mends that");
+  refused("a = ReduceSum<keepdims = 0>(x, axes) [node2] y = Concat<axis = 0>(a, z)", "'node2'",
+          "no size mends that");
+  refused("[node3] y = MatMul(z, z)", "'node3'", "batch = 2 is ");
+  // The number of axes of what a Squeeze without axes makes is a matter of sizes.
+  refused("a = Squeeze(x) [node4] y = Concat<axis = 0>(a, axes)", "'node4'", "batch = 2 is ");
+}
+
 // optimum calls an axis of past and present together "past + 1", whatever is behind the past.
 const char* const kPast = R"(<ir_version: 10, opset_import: ["" : 18]>
   g (float[batch,tokens] x, float[batch,past] before, float[batch,m] mask) => (float[batch,n] y) {

@@ -122,6 +122,42 @@ TEST(Upgrade, SplitSaysHowManyOrHowLarge) {
   EXPECT_EQ(only(equal, "Split").intAttribute("num_outputs", 0), 2);
 }
 
+// Of any opset, in the body of a loop, too.
+TEST(Upgrade, PartsOfASplitWithoutANameGetOne) {
+  const auto expectParts = [](const Graph& graph, size_t count) {
+    size_t splits = 0;
+    for (const Node& node : graph.nodes) {
+      if (!node.is("Split")) continue;
+      ++splits;
+      ASSERT_EQ(node.outputs.size(), count);
+      for (const ValueId part : node.outputs) {
+        ASSERT_TRUE(part.valid());
+        EXPECT_EQ(graph.shape(part), (Shape{2, 3}));
+      }
+    }
+    EXPECT_GT(splits, 0u);
+  };
+  for (const int opset : {13, 18}) {
+    const std::string attributes = opset < 18 ? "axis = 1" : "axis = 1, num_outputs = 3";
+    for (const std::string parts : {R"("", y, "")", R"("", "", y)", R"(y, "", "")"}) {
+      const std::string split = fmt::format("{} = Split <{}> (x)", parts, attributes);
+      const Graph graph = checked(oldModel(opset, "(float[2,9] x) => (y) { " + split + " }"));
+      expectParts(graph, 3);
+      const auto& outputs = only(graph, "Split").outputs;
+      EXPECT_EQ(graph.outputs.at(0), outputs.at(parts.find('y') / 4)) << parts;
+    }
+  }
+  expectParts(checked(oldModel(18, R"((float[2,6] x) => (y) {
+    trips = Constant <value_int = 2> ()  yes = Constant <value = bool {1}> ()
+    start, rest = Split <axis = 1, num_outputs = 2> (x)
+    y = Loop (trips, yes, start) <body = b (int64 i, bool go, float[2,3] h) => (bool goes, float[2,3] next) {
+      goes = Identity(go)
+      twice = Concat <axis = 1> (h, h)
+      "", part = Split <axis = 1, num_outputs = 2> (twice)
+      next = Relu(part) }> })")),
+              2);
+}
+
 TEST(Upgrade, SliceReadsItsEnds) {
   const Graph graph = checked(upgraded(
       9, "(float[4,5] x) => (float[a,b] y) { y = Slice <axes = [1], starts = [-3], ends = [9999]> (x) }"));
