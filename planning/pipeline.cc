@@ -139,7 +139,7 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
 
     // The shorter batch that ends an epoch keeps the plan; its programs have other shapes.
     if (planned.plan.last_batch > 0 && request.programs && !planned.last)
-      planned.last = emitLastBatch(model, request.given.optimizer, batch, planned.plan);
+      planned.last = emitLastBatch(model, request.given.optimizer, batch, planned.plan, planned.whole);
 
     // So do those of shorter sequences.
     if (request.programs && !model.shorter_lengths.empty()) {

@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -7,9 +8,12 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
+#include "planning/fewer/host_plan.h"
+#include "runtime/job/job.h"
 #include "runtime/job/launcher_environment.h"
 #include "runtime/job/node.h"
 #include "tools/commands.h"
+#include "tools/options/node_options.h"
 #include "tools/options/option_checks.h"
 
 namespace pipeshard {
@@ -44,11 +48,39 @@ struct NodeCommand {
       say(fmt::format("started by {} ({})", place->launcher, fmt::join(place->evidence, ", ")));
       useLauncher(*place);
     }
+    if (options.insecure && !options.key_file.empty()) {
+      fail(ErrorCode::kUsage, "--insecure joins without keys, and the key file {} has keys; leave out {}",
+           options.key_file, place ? "--insecure" : "one of them");
+    }
     if (!command.empty()) prepareCommand(place);
-    return runNode(options, say);
+    options.complete_plan = [](const std::string& directory, int64_t held_out_rows, const auto& goes_on) {
+      completePlan(directory, held_out_rows, [&](const std::string& phase) {
+        if (!goes_on(phase)) throw JobInterrupted(SIGTERM);  // not an error of the plan, which would be kept
+      });
+    };
+    const NodeEnd end = runNode(options, say);
+    if (!options.command.empty() && !end.has_joined) tellOthers(end.exit_code, place);
+    return end.exit_code;
   }
 
  private:
+  // The command has ended before it listened: nodes of other hosts wait for it.
+  void tellOthers(int exit_code, const std::optional<LauncherPlace>& place) const {
+    ListenOptions listen;
+    listen.listen = options.join.empty() ? "tcp://0.0.0.0:*" : options.join;
+    listen.pool.key_file = options.key_file;
+    listen.pool.generation = options.generation;
+    listen.pool.wait = options.wait;
+    if (place && place->nodes) listen.launched_nodes = *place->nodes - 1;  // this one is here
+    if (place && place->nodes == 1) return;
+    tellNodesOfEnd(listen, nullptr, exit_code,
+                   exit_code == 0
+                       ? ""
+                       : fmt::format("`{}` has ended with {} before nodes could join; the output of "
+                                     "the first node says why",
+                                     command.front(), exit_code));
+  }
+
   // What was given on the command line stays.
   void useLauncher(const LauncherPlace& place) {
     if (!options.index) options.index = place.node;

@@ -47,7 +47,10 @@ RestartOptions prepareRestarts(int restarts, const std::string& directory, bool 
       fewer.node_of_rank.push_back(read.cluster.nodeOf(rank.index()));
   }
   if (!made.empty())
-    fmt::print("should devices be lost: plans for {} are ready in {}/fewer\n", made, directory);
+    fmt::print(
+        "should devices be lost: plans for {} are ready in {}/fewer; a host that does not share the folder "
+        "makes its own when it needs one\n",
+        made, directory);
   return options;
 }
 

@@ -15,6 +15,7 @@
 #include "ir/base/text_file.h"
 #include "planning/directory/evaluation_folder.h"
 #include "planning/directory/plan_directory.h"
+#include "planning/programs/step_programs.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/data/token_file.h"
 #include "runtime/evaluation/outputs.h"
@@ -94,6 +95,7 @@ struct RunCommand {
   JobSpec job;
   CheckpointOptions checkpoint;
   ListenOptions listen;
+  std::unique_ptr<NodePool> nodes;  // while it listens
   TraceOptions trace;
 
   int run() {
@@ -129,17 +131,17 @@ struct RunCommand {
     }
     if (!job.data.path.empty() && !isPipe(job.data))
       job.data.path = std::filesystem::absolute(job.data.path).string();
-    lookAtData();
+    lookAtData(plan);
     lookAtHeldOutData();
     RestartOptions restarts = prepareRestarts(checkpoint.restarts, directory, !listen.listen.empty());
     for (FewerPlan& fewer : restarts.fewer) lookAtHeldOutData(fewer);
     decideOnNan(plan, restarts);
     const bool keeps_nodes = restarts.restarts > 0 || restarts.rewinds;
-    const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
+    nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
     job.kept_steps = 1;
     const RunFacts facts = factsOf(plan);
-    RunLog run_log(log, facts, notice);
+    RunLog run_log(log, notice);
     TraceWriter writer(trace);
     const JobResult result = train(restarts, facts, line, run_log, file);
     tellHowItEnded(result, file, trains);
@@ -218,7 +220,8 @@ struct RunCommand {
   }
 
   RunFacts factsOf(const Plan& plan) const {
-    return runFacts(plan, loadProgram(job.plan_directory, RankId(0)), job);
+    ProgramFolder folder(job.plan_directory);
+    return runFacts(plan, folder, job);
   }
 
   // As the programs of a plan evaluate them, which are made where they are not there yet.
@@ -231,6 +234,7 @@ struct RunCommand {
       progress.phase(phase);
     };
     EvaluationFolder folder = prepareEvaluation(plan_directory, evaluation.data, say);
+    evaluation.rows = folder.rows;
     evaluation.batches = folder.batches;
     evaluation.divisor = folder.divisor;
     evaluation.adds = folder.adds;
@@ -289,7 +293,9 @@ struct RunCommand {
 
   // Says what the data are, and makes steps of epochs. With nodes the data may be where the workers are, and
   // not here.
-  void lookAtData() {
+  void lookAtData(const Plan& plan) {
+    job.data.end.whole_only = whyWholeBatchesOnly(plan);
+    job.data.end.parts = stepMakeup(plan);
     if ((isSynthetic(job.data) || isPipe(job.data)) && epochs > 0) {
       fail(ErrorCode::kUsage, "--epochs goes with --data: {}; give --steps",
            isPipe(job.data) ? "where a loader's data end is not known" : "synthetic data have no end");
@@ -327,10 +333,20 @@ struct RunCommand {
   static void tellWhereWeightsAre(const JobResult& result) {
     if (result.checkpoint.empty()) {
       fmt::print("{}\n", kWeightsAreGone);
-    } else {
-      fmt::print("saved: {}; `pipeshard export {} -o trained.onnx` makes the trained model of it\n",
-                 result.checkpoint, result.checkpoint);
+      return;
     }
+    fmt::print("saved: {}; {}`pipeshard export {} -o trained.onnx` makes the trained model of it\n",
+               result.checkpoint, partsToCopy(result.checkpoint), result.checkpoint);
+  }
+
+  // Of a checkpoint that is not all on this host's disk.
+  static std::string partsToCopy(const std::string& directory) try {
+    const Checkpoint checkpoint = readCheckpoint(directory);
+    if (checkpoint.elsewhere.empty()) return "";
+    return fmt::format("parts of it are on other hosts' disks, copy them: {}; then ",
+                       describeElsewhere(checkpoint, checkpoint.elsewhere));
+  } catch (const Error&) {
+    return "";  // whoever reads it says what is wrong
   }
 
   // What --outputs asks for.
@@ -410,7 +426,8 @@ CommandFunction addRunCommand(CLI::App& app) {
                 "Print what the operators of a step took: time, share, GFLOP/s, and what they would take at "
                 "the best\nrates that kernels reach on this machine");
   sub->add_option("--dump", command->job.dump_directory,
-                  "Write loss and parameters of every step here, as safetensors")
+                  "Write loss and parameters of every step here, as safetensors (with --listen:\n"
+                  "in a folder that all hosts share)")
       ->type_name("DIR");
   sub->add_option("--outputs", command->outputs,
                   "Of a plan with the schedule forward-only: write what the model gives for all batches here")
@@ -426,7 +443,7 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
       ->type_name("FILE");
   command->command = sub;
-  return [command] { return command->run(); };
+  return [command] { return runWithNodes(command->listen, command->nodes, [&] { return command->run(); }); };
 }
 
 }  // namespace pipeshard

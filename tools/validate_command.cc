@@ -12,6 +12,7 @@
 #include "ir/base/text_file.h"
 #include "planning/advice.h"
 #include "planning/directory/plan_directory.h"
+#include "planning/programs/step_programs.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/job/child_process.h"
@@ -46,6 +47,7 @@ struct ValidateCommand {
   std::string dump;
   JobSpec job;
   ListenOptions listen;
+  std::unique_ptr<NodePool> nodes;  // while it listens
   double bound = 0;
   TraceOptions trace;
   std::string trains;  // what was planned, if anything was
@@ -82,7 +84,7 @@ struct ValidateCommand {
       const std::string lengths = lengthsOfSteps(spec.planned, plan);
       if (!lengths.empty()) fmt::print("{}\n", lengths);
     }
-    const std::unique_ptr<NodePool> nodes = listenForNodes(listen, plan.cluster, spec.planned);
+    nodes = listenForNodes(listen, plan.cluster, spec.planned);
     if (!nodes) noteCrowding(countRanks(plan_directory));
     trace.apply(spec.planned, true);
     TraceWriter writer(trace);
@@ -152,6 +154,8 @@ struct ValidateCommand {
     });
     spec.work_directory = work;
     spec.planned = job;
+    spec.planned.data.end.whole_only = whyWholeBatchesOnly(plan);
+    spec.planned.data.end.parts = stepMakeup(plan);
     const bool synthetic = job.data.path.empty() && job.data.command.empty();
     if (synthetic && !plan.shorter_lengths.empty() && command->get_option("--steps")->count() == 0)
       spec.planned.steps = std::ssize(ProgramFolder(plan_directory).sizes());
@@ -220,7 +224,9 @@ CommandFunction addValidateCommand(CLI::App& app) {
                   "for float64)");
   sub->add_option("-o,--output", command->output, "Keep the plan directory, with the report, here")
       ->type_name("DIR");
-  sub->add_option("--dump", command->dump, "Keep the compared tensors here, as safetensors")
+  sub->add_option("--dump", command->dump,
+                  "Keep the compared tensors here, as safetensors (with --listen:\n"
+                  "in a folder that all hosts share)")
       ->type_name("DIR");
   sub->add_option("--json", command->json, "Also write the result to this file")->type_name("FILE");
   sub->footer(
@@ -230,7 +236,7 @@ CommandFunction addValidateCommand(CLI::App& app) {
       "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 "
       "--optimizer adamw:lr=1e-3 --steps 3");
   command->command = sub;
-  return [command] { return command->run(); };
+  return [command] { return runWithNodes(command->listen, command->nodes, [&] { return command->run(); }); };
 }
 
 }  // namespace pipeshard

@@ -58,7 +58,8 @@ int LogicalMesh::deviceCount() const {
 }
 
 int64_t LogicalMesh::unit(int64_t axis_size) const {
-  return rows > 0 && axis_size > 0 && axis_size % rows == 0 ? axis_size / rows : 1;
+  if (rows <= 0 || axis_size <= 0 || axis_size % rows != 0) return 1;
+  return std::find(rowless.begin(), rowless.end(), axis_size) == rowless.end() ? axis_size / rows : 1;
 }
 
 int LogicalMesh::coordinate(DeviceId device, int mesh_axis) const {

@@ -19,6 +19,8 @@
 // multiple of them (rows x tokens, merged by a Reshape) is then cut between rows, so that a Reshape keeps the
 // cut:
 //   "S0" on mesh [3] of 4 rows: an axis of 4 is cut at 0, 1, 2, and one of 4x16 at 0, 16, 32, not 0, 21, 42
+// What lies otherwise too (weights, heads) may have an axis that is a multiple of the rows by chance: the
+// mesh lists the sizes of such axes, which are cut anywhere, whatever the rows.
 #pragma once
 
 #include <compare>
@@ -35,6 +37,7 @@ namespace pipeshard {
 struct LogicalMesh {
   std::vector<int> shape;  // devices along each mesh axis
   int64_t rows = 0;        // of the microbatch, between which axes are cut; 0: axes are cut anywhere
+  std::vector<int64_t> rowless = {};  // sizes of axes that are cut anywhere all the same
 
   int rank() const { return shape.size(); }
   int axisSize(int mesh_axis) const { return shape[mesh_axis]; }

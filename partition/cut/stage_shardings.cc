@@ -82,20 +82,28 @@ Strategy strategyOf(const Graph& base, const Graph& member, NodeId node, const L
                     const std::vector<AxisUse>& uses, int64_t rows) {
   std::optional<Strategy> strategy = makeStrategy(member, member.node(node), mesh, uses);
   if (strategy) return std::move(*strategy);
+  // Of a node that the file does not have, what it reads tells the place.
+  const std::vector<ValueId>& inputs = member.node(node).inputs;
+  const auto read = std::find_if(inputs.begin(), inputs.end(), [](ValueId id) { return id.valid(); });
   fail(ErrorCode::kConfiguration,
-       "{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose fewer microbatches "
+       "{}{} cannot run as \"{}\" on mesh {} for a microbatch of {} row(s); choose fewer microbatches "
        "(--microbatches), so that each has more rows, or another sharding",
-       describeNode(member.node(node)), printUses(base, base.node(node), uses), printMesh(mesh), rows);
+       describeNode(member.node(node)),
+       read == inputs.end() ? "" : fmt::format(", which reads '{}',", member.value(*read).name),
+       printUses(base, base.node(node), uses), printMesh(mesh), rows);
 }
 
-IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan,
-                                                            const Cut& cut) {
-  IdVector<StageId, std::optional<StageSharding>> shardings(plan.stages.size());
+using ChosenShardings = IdVector<StageId, std::optional<StageSharding>>;
+
+// `rows`, `rowless`: of the meshes (LogicalMesh).
+ChosenShardings shardingsOf(const TrainingGraph& training, const Plan& plan, const Cut& cut, int64_t rows,
+                            const std::vector<int64_t>& rowless) {
+  ChosenShardings shardings(plan.stages.size());
   for (const StageId s : plan.stages.ids()) {
     if (!plan.stages[s].sharding) continue;
     try {
       const std::vector<NodeId> nodes = shardedNodes(cut, s);
-      shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding);
+      shardings[s] = shardingOfPlan(training, nodes, *plan.stages[s].sharding, rows, rowless);
       verifyStageSharding(training, nodes, *shardings[s]);
     } catch (Error& error) {
       error.addContext(fmt::format("stages[{}].sharding", s));
@@ -105,41 +113,99 @@ IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph&
   return shardings;
 }
 
-}  // namespace
-
-IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
-  return shardingsOf(training, plan, cutTraining(training, plan));
+// Of axes that the plan cuts where they do not hold the batch: weights, heads.
+std::vector<int64_t> rowlessSizes(const TrainingGraph& training, const Plan& plan) {
+  const Graph& graph = training.graph;
+  const std::vector<int> batch_axis = followBatch(training).axis_of_value;
+  std::set<int64_t> sizes;
+  for (const StagePlan& stage : plan.stages) {
+    if (!stage.sharding) continue;
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      const auto found = stage.sharding->specs.find(graph.values[v].name);
+      if (found == stage.sharding->specs.end()) continue;
+      const ShardingSpec spec = parseSpec(found->second);
+      const Shape& shape = graph.shape(ValueId(v));
+      for (size_t axis = 0; axis < std::min(spec.axes.size(), shape.size()); ++axis) {
+        if (!spec.axes[axis].empty() && static_cast<int>(axis) != batch_axis[v]) sizes.insert(shape[axis]);
+      }
+    }
+  }
+  return {sizes.begin(), sizes.end()};
 }
 
-void requireFittingMicrobatches(const TrainingFamily& family, const Plan& plan) {
+LogicalMesh ofRows(LogicalMesh mesh, int64_t rows) {
+  if (mesh.rows > 0) mesh.rows = rows;
+  return mesh;
+}
+
+// What was chosen for the largest microbatch fits those of other sizes, too. Error(kConfiguration) naming
+// node or value and the rows.
+void requireFittingMembers(const TrainingFamily& family, const Cut& cut, const ChosenShardings& shardings) {
   const Graph& base = family.base().graph;
-  const Cut cut = cutTraining(family.base(), plan);
-  const IdVector<StageId, std::optional<StageSharding>> shardings = shardingsOf(family.base(), plan, cut);
   std::set<int64_t> sizes;
   for (int64_t k = 0; k < family.microbatches(); ++k) sizes.insert(family.microbatch(k).count);
   sizes.erase(family.largestMicrobatch());
   for (const int64_t rows : sizes) {
     const Graph& member = family.at(rows).graph;
-    for (const StageId s : plan.stages.ids()) {
+    for (const StageId s : shardings.ids()) {
       if (!shardings[s]) continue;
       const StageSharding& sharding = *shardings[s];
+      const LogicalMesh mesh = ofRows(sharding.mesh, rows);
       const auto require = [&](const std::vector<ValueId>& values, const std::vector<ValueId>& of_base) {
         for (size_t i = 0; i < values.size(); ++i) {
           if (!values[i].valid()) continue;
           const ShardingSpec& kept = sharding.kept[of_base[i].index()];
           if (kept.axes.size() == member.shape(values[i]).size())
-            requireFit(member.shape(values[i]), kept, sharding.mesh, member.value(values[i]).name, rows);
+            requireFit(member.shape(values[i]), kept, mesh, member.value(values[i]).name, rows);
         }
       };
       const auto nodes = shardedNodes(cut, s);
       for (const NodeId id : nodes)
-        strategyOf(base, member, id, sharding.mesh, sharding.strategies[id.index()].uses, rows);
+        strategyOf(base, member, id, mesh, sharding.strategies[id.index()].uses, rows);
       for (const NodeId id : nodes) {
         require(member.node(id).inputs, base.node(id).inputs);
         require(member.node(id).outputs, base.node(id).outputs);
       }
     }
   }
+}
+
+// Those of the plan, for all microbatches of the family. Where the devices do not divide rows that an axis
+// holds merged with others (rows x tokens), axes are cut between rows; what holds no rows is cut as ever, so
+// that tensors that last are cut alike in all programs of a plan.
+ChosenShardings fittingShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut) {
+  const bool any = std::any_of(plan.stages.begin(), plan.stages.end(),
+                               [](const StagePlan& stage) { return stage.sharding.has_value(); });
+  if (!any) return ChosenShardings(plan.stages.size());
+  const TrainingGraph& base = family.base();
+  const auto fitting = [&](int64_t rows, const std::vector<int64_t>& rowless) {
+    ChosenShardings shardings = shardingsOf(base, plan, cut, rows, rowless);
+    requireFittingMembers(family, cut, shardings);
+    return shardings;
+  };
+  std::optional<Error> misfit;
+  try {
+    return fitting(0, {});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+    misfit = error;
+  }
+  try {
+    return fitting(family.largestMicrobatch(), rowlessSizes(base, plan));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfiguration) throw;
+  }
+  throw Error(*misfit);
+}
+
+}  // namespace
+
+IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan) {
+  return shardingsOf(training, plan, cutTraining(training, plan), 0, {});
+}
+
+void requireFittingMicrobatches(const TrainingFamily& family, const Plan& plan) {
+  fittingShardings(family, plan, cutTraining(family.base(), plan));
 }
 
 StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, const Cut& cut, bool in_turn)
@@ -156,7 +222,7 @@ StageShardings::StageShardings(const TrainingFamily& family, const Plan& plan, c
 
 void StageShardings::takeChosen(const Plan& plan, const Cut& cut) {
   const Graph& graph = family_.base().graph;
-  IdVector<StageId, std::optional<StageSharding>> chosen = shardingsOf(family_.base(), plan, cut);
+  ChosenShardings chosen = fittingShardings(family_, plan, cut);
   for (const StageId s : stages_.ids()) {
     if (!chosen[s]) continue;
     // What the stage has nothing of is nowhere asked for, or comes whole.
@@ -187,9 +253,7 @@ void StageShardings::shareRows(const Plan& plan, const Cut& cut) {
 }
 
 LogicalMesh StageShardings::mesh(StageId stage, int64_t rows) const {
-  LogicalMesh mesh = of(stage).sharding->mesh;
-  if (mesh.rows > 0) mesh.rows = rows;
-  return mesh;
+  return ofRows(of(stage).sharding->mesh, rows);
 }
 
 void StageShardings::takeParts(const TrainingGraph& training, const Cut& cut) {

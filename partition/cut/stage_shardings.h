@@ -45,7 +45,8 @@ class StageShardings {
   // Its sharding follows from its rows: each part of a gradient is all-reduced by itself. Else it was chosen.
   bool sharesRows(StageId stage) const { return isSharded(stage) && shares_rows_[stage]; }
   bool isChosen(StageId stage) const { return isSharded(stage) && !shares_rows_[stage]; }
-  // While a microbatch of so many rows runs: with LogicalMesh::rows, if it shares rows.
+  // While a microbatch of so many rows runs: with LogicalMesh::rows, if it shares rows, or where a chosen
+  // sharding fits all microbatches only when they are cut between rows.
   LogicalMesh mesh(StageId stage, int64_t rows) const;
   const CostModel& model(StageId stage) const { return of(stage).model; }
   // How the stage keeps a value of the family's base; one of several stages on the same devices: as that one
@@ -102,8 +103,8 @@ class StageShardings {
 // Error(kConfiguration) naming stage and entry when it does not fit the model.
 IdVector<StageId, std::optional<StageSharding>> shardingsOf(const TrainingGraph& training, const Plan& plan);
 
-// The shardings that were chosen for the largest microbatch fit those of other sizes, too: what making the
-// programs would find, for a plan without them. Error(kConfiguration) naming node or value and the rows.
+// The shardings that were chosen fit microbatches of all sizes of the family: what making the programs would
+// find, for a plan without them. Error(kConfiguration) naming node or value and the rows.
 void requireFittingMicrobatches(const TrainingFamily& family, const Plan& plan);
 
 }  // namespace pipeshard

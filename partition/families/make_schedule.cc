@@ -26,7 +26,8 @@ struct AskedOptions {
   if (known.empty())
     fail(ErrorCode::kUsage, "--schedule {}: found \"{}\"; {} has no options", text, option,
          family.about.name);
-  fail(ErrorCode::kUsage, "--schedule {}: found \"{}\"; expected options of {} ({}), as in {}:{}=2", text,
+  fail(ErrorCode::kUsage,
+       "--schedule {}: found \"{}\"; expected options of {} ({}), each an integer, as in {}:{}=2", text,
        option, family.about.name, fmt::join(known, ", "), family.about.name, known.front());
 }
 

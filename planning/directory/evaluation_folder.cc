@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRecordName = "evaluation.json";
-constexpr int kRecordVersion = 3;
+constexpr int kRecordVersion = 4;
 
 // What the programs in the folder were made for.
 struct Record {
@@ -118,8 +118,8 @@ void requireSameTensors(const EmittedPrograms& programs, const ProgramSet& train
   }
 }
 
-Record makePrograms(const Plan& plan, const fs::path& plan_directory, const DataDescription& data,
-                    HeldOut& held_out, const ProgressCallback& progress) {
+Record makePrograms(const Plan& plan, const fs::path& plan_directory, const HeldOutRows& rows_of,
+                    const ProgressCallback& progress) {
   std::optional<PartialFolder> built;  // first: where it cannot be made is said at once
   try {
     built.emplace(plan_directory / kEvaluationFolder);
@@ -133,8 +133,7 @@ Record makePrograms(const Plan& plan, const fs::path& plan_directory, const Data
   EvaluationPrograms programs =
       emitEvaluationPrograms(replayed.model, replayed.training, replayed.batch, plan,
                              [&](const Program& program, const ShorterInputs& shorter) {
-                               held_out = heldOutOf(data, program.inputs, shorter);
-                               return record.rows = held_out.rows;
+                               return record.rows = rows_of(program, shorter);
                              });
   record.made_from = madeFrom(plan);
   record.batch = programs.batch;
@@ -166,12 +165,15 @@ std::string describe(const Record& record, const std::string& data, const Evalua
       record.adds
           ? "; the loss is approximate: it has a term that is no sum over rows, which every batch adds"
           : "; the loss is approximate: the model does not tell what it is a mean of";
+  const bool together_exact = record.exact || made.batches == 1;
   std::string text =
       fmt::format("{}; {} in {} batch{}, {}{}", data, counted(record.rows, "example"), made.batches,
-                  made.batches == 1 ? "" : "es", together, made.exact ? "" : approximate);
+                  made.batches == 1 ? "" : "es", together, together_exact ? "" : approximate);
   if (record.left_out > 0)
-    text += fmt::format("; the last {} that the plan's devices cannot share are left out",
-                        counted(record.left_out, "example"));
+    text += fmt::format(
+        "; the last {} that the plan's devices cannot share are left out, so the loss is "
+        "approximate: it is that of the others",
+        counted(record.left_out, "example"));
   if (record.drawn > 0) text += "; the model draws random numbers in evaluation, too";
   return text;
 }
@@ -202,20 +204,33 @@ EvaluationFolder prepareEvaluation(const std::string& plan_directory, const Data
     } else {
       record.reset();
     }
-    if (!record) record = makePrograms(plan, plan_directory, data, held_out, progress);
+    const HeldOutRows rows_of = [&](const Program& program, const ShorterInputs& shorter) {
+      held_out = heldOutOf(data, program.inputs, shorter);
+      return held_out.rows;
+    };
+    if (!record) record = makePrograms(plan, plan_directory, rows_of, progress);
   } catch (Error& error) {
     error.addContext(fmt::format("--eval {}", data.path));
     throw;
   }
   EvaluationFolder made;
+  made.rows = record->rows;
   made.divisor = record->divisor;
   made.drop_last = record->left_out > 0;
   made.batches = std::max<int64_t>(1, record->rows / record->batch) + (record->last_batch > 0 ? 1 : 0);
   made.adds = record->adds;
-  made.exact = record->exact || made.batches == 1;
+  made.exact = (record->exact || made.batches == 1) && record->left_out == 0;
   const std::string decisions = held_out.decisions.empty() ? "" : ": " + held_out.decisions;
   made.text = describe(*record, printData(data) + decisions, made);
   return made;
+}
+
+void makeEvaluation(const std::string& plan_directory, int64_t rows, const ProgressCallback& progress) {
+  const Plan plan = readPlanDirectory(plan_directory);
+  const std::optional<Record> record = readRecord(fs::path(plan_directory) / kEvaluationFolder);
+  if (record && record->made_from == madeFrom(plan) && record->rows == rows) return;
+  makePrograms(
+      plan, plan_directory, [&](const Program&, const ShorterInputs&) { return rows; }, progress);
 }
 
 }  // namespace pipeshard

@@ -15,6 +15,7 @@
 namespace pipeshard {
 
 struct EvaluationFolder {
+  int64_t rows = 0;     // examples of the held-out data
   int64_t batches = 0;  // of the held-out data, a shorter last one included
   std::string divisor;  // as EvaluationPrograms (planning/programs/evaluation_programs.h)
   bool adds = false;    // likewise
@@ -29,5 +30,8 @@ struct EvaluationFolder {
 // evaluate, by name; kDiskFull.
 EvaluationFolder prepareEvaluation(const std::string& plan_directory, const DataDescription& data,
                                    const ProgressCallback& progress);
+
+// The same programs on a host that has only been told how many held-out examples there are. Errors likewise.
+void makeEvaluation(const std::string& plan_directory, int64_t rows, const ProgressCallback& progress);
 
 }  // namespace pipeshard

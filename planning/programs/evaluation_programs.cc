@@ -186,6 +186,8 @@ class EvaluationEmitter {
       return evaluation;
     });
     moveLayers(training_, family.base(), plan);
+    if (hasShardedStage(trained_) && mayRenameFactors(model_, trained_, family))
+      renameFactors(training_.graph, family.base().graph, plan);
     findDivisor(family.base(), programs);
     if (family.base().totals.empty() && cut.cut && !model_.batch_dimension.empty())
       askWhetherAdds(family.largestMicrobatch(), programs);
@@ -246,12 +248,21 @@ void requireDivisor(const EvaluationPrograms& whole, const EvaluationPrograms& o
        size);
 }
 
-// Rows that do not fill a batch: in as few microbatches as keep them no larger than others, or else in the
-// first larger number that shardings and devices can share.
+// Numbers of microbatches for rows that do not fill a batch, in the order of trying: as few as keep these no
+// larger than others, then more of them, then fewer, larger ones.
+std::vector<int64_t> microbatchesOfRest(const BatchCut& whole, int64_t rows) {
+  const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
+  const int64_t least = (rows + most_rows - 1) / most_rows;
+  std::vector<int64_t> counts;
+  for (int64_t count = least; count <= rows; ++count) counts.push_back(count);
+  for (int64_t count = least - 1; count >= 1; --count) counts.push_back(count);
+  return counts;
+}
+
+// In the first number of microbatches that schedule, shardings and devices can take.
 void emitRest(const EvaluationEmitter& emitter, const BatchCut& whole, int64_t rows,
               EvaluationPrograms& programs) {
-  const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
-  for (int64_t count = (rows + most_rows - 1) / most_rows; count <= rows; ++count) {
+  for (const int64_t count : microbatchesOfRest(whole, rows)) {
     try {
       EvaluationPrograms rest;
       EmittedPrograms emitted = emitter.emit({rows, count, whole.cut}, rest);

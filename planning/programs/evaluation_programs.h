@@ -30,7 +30,8 @@ struct EvaluationPrograms {
   // of the programs. "": its rows are what the losses of batches are weighted by.
   std::string divisor;
   bool adds = false;  // the losses of batches are to be added up: the loss is a sum over rows
-  // The weighted mean of batches (or their sum) is the loss of all rows: no other totals, and no other terms.
+  // The weighted mean of batches (or their sum) is the loss of all their rows: no other totals, and no other
+  // terms. Rows that are left out (`left_out`) are not asked for here.
   bool exact = true;
   int drawn = 0;  // inputs that the model draws at random in evaluation, too
 };

@@ -73,39 +73,50 @@ std::vector<ProgramInput> dataInputs(const ForwardModel& model, const Graph& gra
 // The rest of an epoch; what no input takes becomes a note.
 int64_t lookAtData(const PlanRequest& request, const std::vector<ProgramInput>& inputs,
                    const ShorterInputs& shorter, Plan& plan) {
-  const DataOutline outline = outlineData(request.data, inputs, shorter);
+  DataDescription data = request.data;
+  data.end.parts = stepMakeup(plan);
+  const DataOutline outline = outlineData(data, inputs, shorter);
+  if (!outline.too_few.empty()) {
+    plan.notes.push_back(fmt::format("{}: `run` and `validate` would refuse these data: {}",
+                                     request.data.path, outline.too_few));
+  }
   if (!outline.unused.empty()) plan.notes.push_back(fmt::format("{}: {}", request.data.path, outline.unused));
   return outline.last_batch;
 }
 
-// Of data that do not fill batches of a fixed size.
-void noteRest(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
+// Of data that leave a shorter batch which such a plan cannot have, as `why` says.
+void noteRest(const PlanRequest& request, const ForwardModel& model, const std::string& why, Plan& plan) {
   if (request.data.path.empty()) return;
-  const int64_t rest = lookAtData(request, dataInputs(model, model.graph), {}, plan);
+  const bool is_fixed = model.batch_dimension.empty();
+  std::vector<ProgramInput> inputs = dataInputs(model, is_fixed ? model.graph : model.prepared(model.batch));
+  for (ProgramInput& input : inputs) {
+    if (input.axis >= 0) input.shape.at(input.axis) *= plan.updates_per_step;
+  }
+  const int64_t rest = lookAtData(request, inputs, {}, plan);
   if (rest > 0) {
     plan.notes.push_back(
-        fmt::format("the last {} of {} fill no batch of the size that the file of the model has: `run` them "
-                    "with --drop-last, which leaves them out",
-                    counted(rest, "example"), request.data.path));
+        fmt::format("the last {} of {} fill no step, and {}: `run` and `validate` take these data with "
+                    "--drop-last, which leaves them out",
+                    counted(rest, "example"), request.data.path, why));
   }
 }
 
-// Rows of the shorter batch that ends an epoch, as told or as the data file says; 0 for a file of fixed
-// batches.
+// Rows of the shorter batch that ends an epoch, as told or as the data file says; 0 where plans take whole
+// batches only.
 int64_t lastBatchRows(const PlanRequest& request, const ForwardModel& model, Plan& plan) {
   int64_t rows = request.last_batch;
+  const std::string why = whyWholeBatchesOnly(plan);
+  if (rows == 0 && !why.empty()) {
+    noteRest(request, model, why, plan);
+    return 0;
+  }
   if (model.batch_dimension.empty()) {
-    if (rows == 0) {
-      noteRest(request, model, plan);
-      return 0;
-    }
     fail(ErrorCode::kUsage,
          "--last-batch {}: no input of the model has a symbolic batch dimension, so it takes no shorter "
          "batch; {}",
          rows, kWithoutLastBatch);
   }
-  if (scheduleOf(plan).asynchronous()) {
-    if (rows == 0) return 0;
+  if (!why.empty()) {
     fail(ErrorCode::kConfiguration,
          "--last-batch {}: under the schedule {} a step takes whole windows; leave it out (`run` and "
          "`validate` leave out the rest of a file with --drop-last)",

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/parallel.h"
@@ -17,6 +18,7 @@
 #include "planning/model/sequence_lengths.h"
 #include "planning/programs/kept_tensors.h"
 #include "runtime/files/weights.h"
+#include "sharding/stage/sharding_plan.h"
 
 namespace pipeshard {
 namespace {
@@ -50,6 +52,19 @@ void completeProgram(const ForwardModel& model, const std::map<std::string, Inpu
   }
 }
 
+// What steps of the last batch keep, they find as those of whole batches leave it.
+void requireKeptAlike(const ProgramSet& last, const ProgramSet& whole) {
+  for (const RankId rank : last.ranks.ids()) {
+    const KeptTensors of_whole = keptTensors(whole, rank);
+    for (const auto& [name, place] : keptTensors(last, rank)) {
+      const auto found = of_whole.find(name);
+      if (found == of_whole.end() || found->second == place) continue;
+      fail(ErrorCode::kConfiguration,
+           "rank {} would keep '{}' in another sharding than in the steps of whole batches", rank, name);
+    }
+  }
+}
+
 // Steps of both work on the same tensors.
 void requireSameTensors(const ProgramSet& shorter, const ProgramSet& longest) {
   for (const RankId rank : longest.ranks.ids()) {
@@ -77,10 +92,26 @@ void completePrograms(const ForwardModel& model, EmittedPrograms& programs) {
   for (ProgramKind& kind : programs.set.kinds) completeProgram(model, limits, kind.program);
 }
 
+bool mayRenameFactors(const ForwardModel& model, const Plan& plan, const TrainingFamily& family) {
+  const int64_t planned = (model.batch + plan.microbatches - 1) / plan.microbatches;
+  const int64_t rows = family.largestMicrobatch();
+  return planned != rows && (planned == 1 || rows == 1);
+}
+
+void renameFactors(const Graph& planned, const Graph& other, Plan& plan) {
+  for (StagePlan& stage : plan.stages) {
+    if (stage.sharding) renameFactors(planned, other, *stage.sharding);
+  }
+}
+
 StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& batch,
                       Plan plan, const std::function<void(double)>& progress) {
   const TrainingFamily family = trainingFamily(model, optimizer, batch);
   const Schedule schedule = firstMicrobatches(scheduleOf(plan), batch.microbatches * plan.updates_per_step);
+  if (hasShardedStage(plan) && mayRenameFactors(model, plan, family)) {
+    const BatchCut whole{model.batch, plan.microbatches, batch.cut};
+    renameFactors(trainingFamily(model, optimizer, whole).base().graph, family.base().graph, plan);
+  }
   plan.microbatches = batch.microbatches;
   family.makeMembers();
   StepPrograms step;
@@ -104,22 +135,36 @@ StepPrograms emitStep(const ForwardModel& model, const OptimizerSpec& optimizer,
   return step;
 }
 
+std::string whyWholeBatchesOnly(const Plan& plan) {
+  if (plan.batch_dimension.empty()) return "the batch of the model's file has one size";
+  if (!scheduleOf(plan).asynchronous()) return "";
+  return fmt::format("under the schedule {} a step takes whole windows of updates",
+                     scheduleSpecToString(plan.schedule));
+}
+
+StepMakeup stepMakeup(const Plan& plan) {
+  return {plan.batch_dimension, plan.microbatches, plan.updates_per_step};
+}
+
 StepPrograms emitLastBatch(const ForwardModel& model, const OptimizerSpec& optimizer, const BatchCut& whole,
-                           Plan& plan) {
-  const int64_t most_rows = (whole.rows + whole.microbatches - 1) / whole.microbatches;
-  const int64_t least_count = (plan.last_batch + most_rows - 1) / most_rows;
-  for (std::optional<Error> failure;;) {
+                           Plan& plan, const StepPrograms& of_whole) {
+  for (;;) {
+    std::optional<Error> failure;
     try {
-      return emitStep(model, optimizer, {plan.last_batch, plan.last_microbatches, whole.cut}, plan);
+      StepPrograms last =
+          emitStep(model, optimizer, {plan.last_batch, plan.last_microbatches, whole.cut}, plan);
+      requireKeptAlike(last.ranks.set, of_whole.ranks.set);
+      return last;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kConfiguration || !hasShardedStage(plan)) throw;
-      if (!failure) failure = error;
+      failure = error;
     }
-    if (plan.last_microbatches <= least_count) {
+    if (plan.last_microbatches == 1) {
       fail(failure->code(),
-           "the last batch of {} example(s) does not fit how the stages are sharded; {}, or choose another "
-           "batch or method: {}",
-           plan.last_batch, kWithoutLastBatch, failure->message());
+           "the last batch of {} fits how the stages are sharded in no number of microbatches; {}, or plan "
+           "without a --method that cuts the batch: with --method tensor-parallel, or with stages of one "
+           "device (--stages uniform:N), which take any number of examples. As one microbatch: {}",
+           counted(plan.last_batch, "example"), kWithoutLastBatch, failure->message());
     }
     --plan.last_microbatches;
   }

@@ -104,6 +104,15 @@ std::string checkpointToJson(const Checkpoint& checkpoint) {
   return document.dump(1) + "\n";
 }
 
+std::string manifestWithoutHosts(Checkpoint checkpoint) {
+  for (CheckpointFile& file : checkpoint.files) file.host.clear();
+  return checkpointToJson(checkpoint);
+}
+
+bool isInOneFolder(const Checkpoint& checkpoint) {
+  return std::ranges::all_of(checkpoint.files, &std::string::empty, &CheckpointFile::host);
+}
+
 Checkpoint checkpointFromJson(std::string_view text) {
   try {
     const Json document = parseJson(text, "manifest.json");

@@ -42,7 +42,7 @@ struct CheckpointFile {
   std::string name;  // in the checkpoint's folder
   int64_t bytes = 0;
   uint64_t hash = 0;  // XXH3 of all bytes
-  // On whose disk it was written, where hosts have written on disks of their own; "": all is in one folder.
+  // On whose disk it is, where hosts have written on disks of their own; "": all is in one folder.
   std::string host = {};
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
@@ -86,6 +86,10 @@ struct Checkpoint {
 };
 
 std::string checkpointToJson(const Checkpoint& checkpoint);
+// The same without hosts: equal of two copies of one checkpoint, whatever they say of where its files are.
+std::string manifestWithoutHosts(Checkpoint checkpoint);
+// Whether it says that all of it is in one folder.
+bool isInOneFolder(const Checkpoint& checkpoint);
 // Error(kNoGoodCheckpoint) naming the field; Error(kVersionMismatch).
 Checkpoint checkpointFromJson(std::string_view text);
 

@@ -58,6 +58,30 @@ std::string describeObstacle(const fs::path& path) {
        path.string(), folder.string(), step, checkpointName(step));
 }
 
+bool hasAllFiles(const fs::path& directory, const Checkpoint& checkpoint) {
+  return std::ranges::all_of(checkpoint.files,
+                             [&](const CheckpointFile& file) { return fs::exists(directory / file.name); });
+}
+
+// Whether what is there is this checkpoint. One that says that all of it is there, and has not all, was no
+// good by itself; from now on it says where the rest is.
+bool adoptCopy(const fs::path& directory, const Checkpoint& adopted) {
+  Checkpoint found;
+  try {
+    found = checkpointFromJson(requireTextFile((directory / kManifestFile).string()));
+  } catch (const Error&) {
+    return false;
+  }
+  if (manifestWithoutHosts(found) != manifestWithoutHosts(adopted)) return false;
+  if (isInOneFolder(found) && !hasAllFiles(directory, found)) {
+    std::error_code ignored;                       // where it cannot be removed it cannot be written, either
+    fs::remove(directory / kCommitFile, ignored);  // first: a crash leaves a copy that was cut off, no damage
+    syncFolder(directory);
+    writeManifest(directory, checkpointToJson(adopted));
+  }
+  return true;
+}
+
 void requireParts(const Checkpoint& checkpoint) {
   for (size_t i = 0; i < checkpoint.files.size(); ++i) {
     const CheckpointFile& file = checkpoint.files[i];
@@ -131,7 +155,7 @@ void CheckpointFolder::adopt(const std::string& manifest) const {
   const fs::path directory = fs::path(path_) / checkpointName(checkpoint.step);
   const fs::path partial = partialName(directory.string(), checkpoint.job);
   const bool is_there = fs::exists(directory / kCommitFile);
-  if (is_there && readTextFile((directory / kManifestFile).string()) == manifest) return;
+  if (is_there && adoptCopy(directory, checkpoint)) return;
   if (fs::exists(partial) && isSomebodyElses(directory))
     fail(ErrorCode::kConfiguration, "{}", describeObstacle(directory));
   if (fs::exists(partial)) {  // the crash came before this host had heard of the commit, or while it did it
@@ -218,6 +242,7 @@ void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
   const fs::path final_name = fs::path(path_) / checkpointName(checkpoint.step);
   if (isSomebodyElses(final_name)) fail(ErrorCode::kConfiguration, "{}", describeObstacle(final_name));
   const std::string manifest = checkpointToJson(checkpoint);
+  makeFolder(partial);  // no rank may have written on this host
   for (const auto& [name, text] : companions_) writeDurably(partial / name, text);
   writeManifest(partial, manifest);
   exchangeNames(partial, final_name);

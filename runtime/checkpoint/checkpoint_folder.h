@@ -34,14 +34,16 @@ class CheckpointFolder {
   // half-written, under partial names. `keep`: how many checkpoints stay, at least 1. Errors: kDiskFull;
   // kAddressInUse naming the process that writes here, when it has not ended within `patience`;
   // kConfiguration where `path` is itself a checkpoint. `adopted`: the text of the manifest of a checkpoint
-  // that another host has committed. It is one here then, with as many of its files as there are.
-  // Error(kConfiguration) where there is another one of its step.
+  // that another host has committed. It is one here then, with as many of its files as there are; a copy that
+  // says otherwise where its files are stays as it is, if it has all that it says. Error(kConfiguration)
+  // where there is another one of its step.
   CheckpointFolder(std::string path, std::string job, int keep,
                    std::map<std::string, std::string> companions = {},
                    std::chrono::milliseconds patience = FolderLock::kPatience,
                    const std::string& adopted = "");
 
-  // Where ranks write `step`: the first of them makes the folder. Touches no disk.
+  // Where ranks write `step`: the first of them makes the folder, or commit() where none is on this host.
+  // Touches no disk.
   std::string partialOf(int64_t step) const;
   // Every rank has written its file there and synced it: checks that the parts make whole tensors, which
   // fills `tensors` in where it is empty, and turns the folder into a checkpoint. Of the files `elsewhere`

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -167,10 +168,20 @@ class ArrayData : public DataSource {
                           comparable[axis] >= input.shape[axis];
     if (has_rows) comparable[axis] = input.shape[axis];
     if (comparable != input.shape || !mayStandFor(array.dataType(), input.data_type)) {
-      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}{}, expected {}", description_.path,
-           input.name, dataTypeName(array.dataType()), shapeToString(column.shape), expected);
+      fail(ErrorCode::kConfiguration, "{}, array '{}': found {}{}, expected {}{}", description_.path,
+           input.name, dataTypeName(array.dataType()), shapeToString(column.shape), expected,
+           tooFew(input, column, std::move(comparable)));
     }
     if (has_rows) column.rows = column.shape[axis];
+  }
+
+  // Where nothing is wrong with the shape but that it has too few rows for a step.
+  std::string tooFew(const ProgramInput& input, const Column& column, Shape shape) const {
+    const size_t axis = column.axis;
+    if (column.axis < 0 || axis >= std::min(shape.size(), input.shape.size())) return "";
+    const int64_t examples = std::exchange(shape[axis], input.shape[axis]);
+    if (shape != input.shape || examples >= input.shape[axis]) return "";
+    return ": " + describeTooFew(description_.end.parts, examples, input.shape[axis]);
   }
 
   void checkSameRows(size_t index) {
@@ -190,15 +201,16 @@ class ArrayData : public DataSource {
     const int64_t batch = input.shape[column.axis];
     const int64_t left = batch > 0 ? column.rows % batch : 0;
     if (left != 0 && left != end.last_batch && !end.drop_last) {
-      fail(ErrorCode::kConfiguration,
-           "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but the plan {}; "
-           "leave these examples out with --drop-last, or plan again with --data or --last-batch {} (of a "
-           "model "
-           "whose batch has a dynamic size)",
-           description_.path, input.name, column.rows, batch, left,
-           end.last_batch == 0 ? std::string("has programs for whole batches only")
-                               : fmt::format("is for a last batch of {}", end.last_batch),
-           left);
+      fail(
+          ErrorCode::kConfiguration,
+          "{}, array '{}' has {} examples: after batches of {} a last one of {} is left, but {}; leave these "
+          "examples out with --drop-last{}",
+          description_.path, input.name, column.rows, batch, left,
+          !end.whole_only.empty() ? end.whole_only
+          : end.last_batch == 0   ? std::string("the plan has programs for whole batches only")
+                                  : fmt::format("the plan is for a last batch of {}", end.last_batch),
+          !end.whole_only.empty() ? std::string()
+                                  : fmt::format(", or plan again with --data or --last-batch {}", left));
     }
     has_last_batch_ = left != 0 && !end.drop_last;
     steps_per_epoch_ = batch > 0 ? std::max<int64_t>(1, column.rows / batch + (has_last_batch_ ? 1 : 0)) : 1;

@@ -117,6 +117,8 @@ DataOutline outlineData(const DataDescription& description, const std::vector<Pr
     const int64_t batch = input.shape[axis];
     const bool whole = batch > 0 && rows.count >= batch;
     if (!first && whole && !description.end.drop_last) outline.last_batch = rows.count % batch;
+    if (!first && rows.count < batch)
+      outline.too_few = describeTooFew(description.end.parts, rows.count, batch);
     if (!first) first = rows;
   }
   outline.unused = describeUnused(*store, inputs);

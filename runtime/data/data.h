@@ -84,6 +84,9 @@ struct DataOutline {
   // How many rows of a file's arrays are left for the last, shorter batch of an epoch; 0 when they are a
   // multiple of the batch, or left out (EpochEnd::drop_last).
   int64_t last_batch = 0;
+  // Of a file that has fewer examples than a whole batch, which `run` refuses, describeTooFew; "": it has
+  // not.
+  std::string too_few;
   // What it has that no input takes, for people (describeUnused of stored_array.h); "": nothing.
   std::string unused;
 };

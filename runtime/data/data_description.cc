@@ -1,12 +1,31 @@
 #include "runtime/data/data_description.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 
 namespace pipeshard {
+
+std::string describeTooFew(const StepMakeup& parts, int64_t examples, int64_t of_step) {
+  const std::string text =
+      fmt::format("{} are fewer than the {} of a step", counted(examples, "example"), of_step);
+  if (examples < 1 || parts.microbatches == 0) return text;
+  const int64_t of_update = std::max<int64_t>(1, of_step / parts.updates);
+  const int64_t of_microbatch = std::max<int64_t>(1, of_update / parts.microbatches);
+  if (parts.updates > 1 && examples >= of_update)
+    return fmt::format("{}; plan with --window {}", text, examples / of_update);
+  if (!parts.batch_dimension.empty()) {
+    return fmt::format("{}; plan with --dim {}={}{}", text, parts.batch_dimension, examples,
+                       parts.updates > 1 ? " --window 1" : "");
+  }
+  if (parts.updates == 1 && parts.microbatches > 1 && examples >= of_microbatch)
+    return fmt::format("{}; plan with --microbatches {}", text, examples / of_microbatch);
+  return text + "; the batch of the model's file has one size, so more are needed";
+}
 
 void addPadding(const std::string& text, DataDescription& description) {
   const size_t equals = text.rfind('=');

@@ -8,12 +8,27 @@
 
 namespace pipeshard {
 
+// What a plan's steps are made of, for messages that say how to ask for smaller ones.
+struct StepMakeup {
+  std::string batch_dimension = {};  // which --dim gives a number; "": the batch of the model's file has one
+  int64_t microbatches = 0;          // of an update; 0: nothing is known of the plan
+  int64_t updates = 1;               // of a step: its window
+};
+
+// Of a file: "5 examples are fewer than the 8 of a step; plan with --dim batch=5". `of_step`: examples that a
+// step takes.
+std::string describeTooFew(const StepMakeup& parts, int64_t examples, int64_t of_step);
+
 // How an epoch ends that is no multiple of the batch.
 struct EpochEnd {
   // Rows of the shorter batch that the plan has programs for; 0: none. Synthetic data then alternate between
   // whole and shorter batches; a file must end with a batch of this size, or with a whole one.
   int64_t last_batch = 0;
   bool drop_last = false;  // the rows of a file that do not fill a batch are left out
+  // Why no plan of this kind has programs for a shorter batch, as a clause, for errors that say what to do
+  // (whyWholeBatchesOnly of planning/programs/step_programs.h); "": another plan may have them.
+  std::string whole_only = {};
+  StepMakeup parts = {};  // of the plan's whole batches, likewise for errors
 };
 
 // The path of standard input.

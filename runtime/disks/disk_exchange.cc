@@ -1,40 +1,32 @@
 #include "runtime/disks/disk_exchange.h"
 
-#include <filesystem>
-#include <random>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "ir/base/text_file.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
-#include "runtime/files/durable_folder.h"
 
 namespace pipeshard {
 namespace {
 
-namespace fs = std::filesystem;
-
 // In a list of nodes.
 constexpr int kOwnDisk = -1;
 
-std::string newProbe() {
-  std::random_device random;
-  return fmt::format("{}{:08x}{:08x}", kDiskProbe, random(), random());
+// What nodes are told of a checkpoint that is all in the coordinator's folder: those on disks of their own
+// have no part of it, or not all, and must not say that they have.
+std::string withHost(std::string manifest, const std::string& host) {
+  if (manifest.empty()) return manifest;
+  Checkpoint checkpoint = checkpointFromJson(manifest);
+  if (!isInOneFolder(checkpoint)) return manifest;
+  for (CheckpointFile& file : checkpoint.files) file.host = host;
+  return checkpointToJson(checkpoint);
 }
 
 }  // namespace
 
 DiskExchange::DiskExchange(CheckpointPlace place, Surroundings surroundings)
-    : place_(std::move(place)), surroundings_(std::move(surroundings)), probe_(newProbe()) {
-  makeFolder(place_.folder);
-  writeDurably(fs::path(place_.folder) / probe_, "");
-}
-
-DiskExchange::~DiskExchange() {
-  std::error_code ignored;
-  fs::remove(fs::path(place_.folder) / probe_, ignored);
+    : place_(std::move(place)), surroundings_(std::move(surroundings)), probe_(place_.folder) {
+  place_.resumed = withHost(std::move(place_.resumed), place_.host);
 }
 
 nlohmann::json DiskExchange::introduce(int node, const std::string& host) {
@@ -43,7 +35,7 @@ nlohmann::json DiskExchange::introduce(int node, const std::string& host) {
     for (nlohmann::json& piece : piecesOf(place_.resumed, {{"resumed", true}}))
       surroundings_.send(node, "manifest", std::move(piece), {});
   }
-  return diskRequestJson({place_.folder, probe_, place_.job, place_.keep});
+  return diskRequestJson({place_.folder, probe_.name(), place_.job, place_.keep});
 }
 
 bool DiskExchange::hear(int node, std::string_view type, const nlohmann::json& body,
@@ -72,6 +64,9 @@ void DiskExchange::hearDisk(int node, bool is_shared) {
   if (answered_.size() < hosts_.size()) return;
   std::vector<std::string> own;
   for (const int other : own_) own.push_back(hosts_[other]);
+  if (own.empty() && hosts_.size() == 1)
+    return surroundings_.notice(fmt::format("checkpoints: host {} writes all of them, into {}",
+                                            hosts_.begin()->second, place_.folder));
   if (own.empty())
     return surroundings_.notice(
         fmt::format("checkpoints: all hosts write into one folder, {}", place_.folder));

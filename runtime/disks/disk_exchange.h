@@ -16,17 +16,20 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "runtime/disks/disk_probe.h"
 #include "runtime/disks/node_disk.h"
 
 namespace pipeshard {
 
 // Where a job has its checkpoints on the coordinator's host.
 struct CheckpointPlace {
-  std::string folder;   // absolute; "": the job keeps none
-  std::string host;     // the coordinator's
-  std::string job;      // by whose name ranks write
-  int keep = 2;         // CheckpointSpec::keep
-  std::string resumed;  // the manifest of the checkpoint that the job goes on from; "": it begins anew
+  std::string folder;  // absolute; "": the job keeps none
+  std::string host;    // the coordinator's
+  std::string job;     // by whose name ranks write
+  int keep = 2;        // CheckpointSpec::keep
+  // The manifest of the checkpoint that the job goes on from; "": it begins anew. Where it says that all is
+  // in one folder nodes are told that it is on `host`.
+  std::string resumed;
 };
 
 // Where a node's ranks write.
@@ -49,7 +52,6 @@ class DiskExchange {
   DiskExchange(CheckpointPlace place, Surroundings surroundings);
   DiskExchange(const DiskExchange&) = delete;
   DiskExchange& operator=(const DiskExchange&) = delete;
-  ~DiskExchange();  // removes the probe
 
   // Before the node is told to start: what it is to know. The result is for "start".
   nlohmann::json introduce(int node, const std::string& host);
@@ -76,7 +78,7 @@ class DiskExchange {
 
   CheckpointPlace place_;
   Surroundings surroundings_;
-  std::string probe_;
+  DiskProbe probe_;
   std::map<int, std::string> hosts_;           // of those that were introduced
   std::set<int> answered_;                     // of these
   std::set<int> own_;                          // of these: on disks of their own

@@ -12,6 +12,7 @@
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "runtime/checkpoint/rank_state.h"
+#include "runtime/disks/disk_probe.h"
 
 namespace pipeshard {
 namespace {
@@ -30,6 +31,24 @@ std::vector<int> filesNotIn(const Checkpoint& checkpoint, const fs::path& direct
   return missing;
 }
 
+// A run on this host alone has saved it; the first checkpoint of a job that goes on from an older one would
+// remove it. Of runs on several hosts the coordinator's disk has all that is whole.
+void refuseNewerThan(int64_t step, const std::vector<std::string>& found) {
+  for (const std::string& directory : found) {
+    if (stepOfCheckpoint(fs::path(directory).filename().string()).value_or(0) <= step) continue;
+    try {
+      if (!isInOneFolder(readCheckpoint(directory))) continue;
+    } catch (const Error&) {
+      continue;  // it is no good
+    }
+    fail(ErrorCode::kConfiguration,
+         "there is a whole checkpoint on this host's own disk, {}, and the coordinator's disk has none newer "
+         "than step {}: start the run on this host, copy that one to the coordinator's disk, remove it here, "
+         "or name another folder",
+         directory, step);
+  }
+}
+
 }  // namespace
 
 nlohmann::json diskRequestJson(const DiskRequest& request) {
@@ -43,15 +62,14 @@ DiskRequest diskRequestFromJson(const nlohmann::json& json) {
 
 void NodeDisk::open(const DiskRequest& request, const std::string& plan_directory,
                     const std::vector<RankId>& ranks) {
-  const bool is_shared = fs::exists(fs::path(request.folder) / request.probe);
+  const bool is_shared = seesProbe(request.folder, request.probe);
   tell_("disk", {{"shared", is_shared}}, {});
   if (!is_shared) openFolder(request, plan_directory);
   if (resumed_.empty()) return;
   const int64_t step = checkpointFromJson(resumed_).step;
   if (folder_) folder_->goOnAfter(step);
   const Checkpoint checkpoint = readManifest((fs::path(request.folder) / checkpointName(step)).string());
-  const auto isOfHost = [](const CheckpointFile& file) { return !file.host.empty(); };
-  if (std::ranges::none_of(checkpoint.files, isOfHost)) return;
+  if (is_shared && isInOneFolder(checkpoint)) return;
   std::set<int> needed;
   for (const RankId rank : ranks) {
     const std::vector<int> files = filesFor(loadProgram(plan_directory, rank), checkpoint);
@@ -66,8 +84,8 @@ void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_di
   folder_.emplace(request.folder, request.job, std::max(2, request.keep), companionsOf(plan_directory),
                   kPatienceWithOthers, resumed_);
   committer_.emplace(*folder_);
-  if (!resumed_.empty()) return;
   const std::vector<std::string> found = listCheckpoints(request.folder);
+  if (!resumed_.empty()) return refuseNewerThan(checkpointFromJson(resumed_).step, found);
   if (found.empty()) return;
   fail(ErrorCode::kConfiguration,
        "there is a checkpoint on this host's own disk, {}, and none on the coordinator's: start the run on "

@@ -61,8 +61,8 @@ class NodeDisk {
  private:
   // "start": looks for the probe, and says what it found. On a disk of its own it makes the folder ready.
   // Then it looks for the files that `ranks` of the plan go on from. Errors: as CheckpointFolder and
-  // readManifest; kConfiguration where the folder has checkpoints and the coordinator has none; those of the
-  // programs.
+  // readManifest; kConfiguration where the folder has checkpoints and the coordinator has none, or where it
+  // has a whole one that is newer than that which the job goes on from; those of the programs.
   void open(const DiskRequest& request, const std::string& plan_directory, const std::vector<RankId>& ranks);
   bool isLacking() const { return check_ || (fetch_ && !fetch_->isDone()); }
   void openFolder(const DiskRequest& request, const std::string& plan_directory);

@@ -10,6 +10,7 @@ namespace pipeshard {
 
 struct EvaluationSpec {
   DataDescription data;     // as all workers read it; "" for its path: there is no evaluation
+  int64_t rows = 0;         // examples of the data, for which the plan's programs that evaluate were made
   int64_t batches = 0;      // of the data, a shorter last one included
   std::string divisor;      // the measure that batches are weighted by; "": by their rows
   bool adds = false;        // batches are added up, not averaged: their loss is a sum over rows

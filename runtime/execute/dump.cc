@@ -1,6 +1,7 @@
 #include "runtime/execute/dump.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <list>
@@ -71,6 +72,24 @@ void readEntries(const JoinedTensors& dump, const std::string& name, const Shard
 
 std::string dumpFileName(int64_t step, RankId rank) {
   return fmt::format("step-{:06}.rank-{:04}.safetensors", step, rank.index());
+}
+
+std::optional<int64_t> stepOfDump(std::string_view file_name) {
+  const auto takeNumber = [&](std::string_view before) -> std::optional<int64_t> {
+    if (!file_name.starts_with(before)) return std::nullopt;
+    file_name.remove_prefix(before.size());
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(file_name.data(), file_name.data() + file_name.size(), number);
+    if (error != std::errc() || number < 0) return std::nullopt;
+    file_name.remove_prefix(end - file_name.data());
+    return number;
+  };
+  const std::string whole(file_name);
+  const std::optional<int64_t> step = takeNumber("step-");
+  const std::optional<int64_t> rank = step ? takeNumber(".rank-") : std::nullopt;
+  if (!rank || *rank > INT32_MAX || dumpFileName(*step, RankId(static_cast<int>(*rank))) != whole)
+    return std::nullopt;
+  return step;
 }
 
 std::string dumpTensorName(const Result& result) {

@@ -11,8 +11,11 @@
 // transposed are written as the module has them, and so are their gradients and states (Result::transposed).
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/execute/executor.h"
@@ -30,6 +33,7 @@ struct DumpSelection {
 
 // "step-000002.rank-0001.safetensors"
 std::string dumpFileName(int64_t step, RankId rank);
+std::optional<int64_t> stepOfDump(std::string_view file_name);  // nothing: it is no such name
 std::string dumpTensorName(const Result& result);
 
 // The gradients of a window's updates, each kept when its update runs. Watches the executor, which must live

@@ -31,10 +31,10 @@ std::optional<std::string> IdentityComparison::add(const std::string& who, const
     const auto [said, is_first] = first_.try_emplace(part.path, Said{who, part.digest});
     if (is_first || said->second.digest == part.digest) continue;
     return fmt::format(
-        "the {}{} {} is another file on {} (digest {}) than on {} (digest {}); all hosts must read the same: "
-        "put it "
-        "in a folder that they share, or copy it again",
-        part.what, part.what == "plan" || part.what == "program" ? " file" : "", part.path, who, part.digest,
+        "the {}{} {} {} on {} (digest {}) than on {} (digest {}); all hosts must read the same: put it in a "
+        "folder that they share, or copy it again",
+        part.what, part.what == "plan" || part.what == "program" ? " file" : "", part.path,
+        part.what.ends_with(kFolderSuffix) ? "has other files" : "is another file", who, part.digest,
         said->second.who, said->second.digest);
   }
   return std::nullopt;

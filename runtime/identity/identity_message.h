@@ -8,14 +8,19 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 namespace pipeshard {
 
+inline constexpr std::string_view kFolderSuffix = " folder";
+
 struct IdentityPart {
-  std::string what;    // "plan", "program", "weights", "data", "checkpoint"
+  // "plan", "program", "weights", "data", "held-out data", "adopted values", "checkpoint"; of a folder, for
+  // which files it has, with kFolderSuffix
+  std::string what;
   std::string path;    // under which every host reads it
   std::string digest;  // 16 hexadecimal digits; "": this host has no such file
   friend bool operator==(const IdentityPart&, const IdentityPart&) = default;

@@ -41,15 +41,17 @@ class IdentityReading {
     ProgramFolder programs(folder_.string());
     addPrograms(programs);
     addWeights(programs);
-    addData();
-    if (!request_.checkpoint.empty())
-      addFile("checkpoint", (fs::path(request_.checkpoint) / kManifestFile).string());
+    addEvaluation();
+    addData("data", request_.data);
+    addData("held-out data", request_.held_out);
+    addData("adopted values", request_.adopted);
+    if (!request_.checkpoint.empty()) addCheckpoint();
     return std::move(parts_);
   }
 
  private:
   template <typename Digest>
-  void add(const char* what, const std::string& path, Digest digest) {
+  void add(const std::string& what, const std::string& path, Digest digest) {
     parts_.push_back({what, path, ""});
     try {
       parts_.back().digest = hashText(digest());
@@ -59,6 +61,13 @@ class IdentityReading {
   }
   void addFile(const char* what, const std::string& path) {
     add(what, path, [&] { return digestOfFile(path, progress_); });
+  }
+
+  // Hosts on disks of their own may say in other ways where its files are.
+  void addCheckpoint() {
+    const std::string path = (fs::path(request_.checkpoint) / kManifestFile).string();
+    add("checkpoint", path,
+        [&] { return contentHash(manifestWithoutHosts(checkpointFromJson(requireTextFile(path)))); });
   }
 
   void addPrograms(ProgramFolder& programs) {
@@ -82,7 +91,8 @@ class IdentityReading {
       if (!copies) seen.insert(kind);  // copies are each rank's own
       for (const Buffer& buffer : program.buffers) {
         const auto* weight = buffer.source ? std::get_if<WeightReference>(&*buffer.source) : nullptr;
-        if (weight != nullptr && !weight->drawn) paths.insert((folder_ / weight->location).string());
+        if (weight != nullptr && !weight->drawn)
+          paths.insert((fs::path(programs.folder()) / weight->location).string());
       }
     }
     uint64_t bytes = 0;
@@ -95,28 +105,44 @@ class IdentityReading {
     for (const std::string& path : paths) addFile("weights", path);
   }
 
-  void addData() {
-    if (request_.data.empty()) return;
+  // They work on the tensors of those that train, and may have constants of their own.
+  void addEvaluation() {
+    if (request_.evaluation.empty()) return;
+    if (!fs::exists(fs::path(request_.evaluation) / kRanksFileName)) {
+      fail(ErrorCode::kMissingInput,
+           "the programs that evaluate held-out data, {}, are not on this host; copy the folder from the "
+           "coordinator's host",
+           request_.evaluation);
+    }
+    ProgramFolder programs(request_.evaluation);
+    addPrograms(programs);
+    addWeights(programs);
+  }
+
+  void addData(const char* what, const std::string& data) {
+    if (data.empty()) return;
     std::error_code ignored;
-    if (!fs::is_directory(request_.data, ignored)) {
-      add("data", request_.data, [&] { return sampledDigestOfFile(request_.data); });
+    if (!fs::is_directory(data, ignored)) {
+      add(what, data, [&] { return sampledDigestOfFile(data); });
       return;
     }
     std::vector<std::string> files;
-    for (auto entry = fs::recursive_directory_iterator(request_.data, ignored);
+    for (auto entry = fs::recursive_directory_iterator(data, ignored);
          !ignored && entry != fs::recursive_directory_iterator(); entry.increment(ignored)) {
       std::error_code gone;
       if (entry->is_regular_file(gone)) files.push_back(entry->path().string());
     }
     std::sort(files.begin(), files.end());
-    if (files.size() <= kMostDataParts) {
-      for (const std::string& file : files) add("data", file, [&] { return sampledDigestOfFile(file); });
-      return;
+    const bool one_by_one = files.size() <= kMostDataParts;
+    if (one_by_one) {
+      for (const std::string& file : files) add(what, file, [&] { return sampledDigestOfFile(file); });
     }
-    add("data", request_.data, [&] {
+    // A file that one host alone has makes other data, too.
+    add(what + std::string(kFolderSuffix), data, [&] {
       RunningHash hash;
       for (const std::string& file : files) {
-        const std::string line = fmt::format("{} {}\n", file, hashText(sampledDigestOfFile(file)));
+        const std::string line =
+            fmt::format("{} {}\n", file, one_by_one ? "" : hashText(sampledDigestOfFile(file)));
         hash.add(line.data(), line.size());
       }
       return hash.value();

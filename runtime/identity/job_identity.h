@@ -16,14 +16,18 @@ namespace pipeshard {
 
 struct IdentityRequest {
   std::string plan_directory;
-  std::vector<RankId> ranks;  // whose programs and weights are read
-  std::string data;           // a file or folder; "": synthetic
-  std::string checkpoint;     // the folder of the checkpoint that the job goes on from; "": it begins anew
+  std::vector<RankId> ranks;    // whose programs and weights are read
+  std::string data;             // a file or folder; "": synthetic
+  std::string checkpoint;       // the folder of the checkpoint that the job goes on from; "": it begins anew
+  std::string held_out = {};    // likewise data that are evaluated; "": none
+  std::string evaluation = {};  // the folder of the ranks' programs that evaluate them; "": none do
+  std::string adopted = {};     // the folder of the dumps that steps begin with; "": none do
 };
 
 // Weights are read whole (file_digest.h), data by samples. A file that is not there, or cannot be read, has
-// no digest here: whoever needs it says so better. `progress` may be null; Error(kRequeue) when it says stop.
-// Errors: kMissingInput (no plan directory), kConfiguration (its files are damaged).
+// no digest here: whoever needs it says so better. Of a folder of data, which files are in it, too.
+// `progress` may be null; Error(kRequeue) when it says stop. Errors: kMissingInput (no plan directory, or
+// none of its programs), kConfiguration (its files are damaged).
 JobIdentity readJobIdentity(const IdentityRequest& request, ReadingProgress* progress = nullptr);
 
 }  // namespace pipeshard

@@ -72,7 +72,8 @@ const ControlSchema& workerMessages() {
         {"loss", kNumber, kOptional | kNullable},
         {"losses", kArray, kOptional, {{"", kNumber, kNullable}}},
         {"not_finite", kString, kOptional},
-        {"length", kCount, kOptional},  // StepSize's, unless it is 0
+        {"last_batch", kBoolean, kOptional},  // StepSize's, unless it is false
+        {"length", kCount, kOptional},        // likewise, unless it is 0
         {"measures",
          kArray,
          kOptional,
@@ -173,8 +174,6 @@ const ControlSchema& nodeCommands() {
        {{"ranks", kArray, 0, {{"", kIntCount}}},
         {"threads", kIntCount},
         {"directory", kString},
-        {"data", kString},
-        {"checkpoint", kString},
         {"towards", kString},
         {"saves", kBoolean, kOptional},
         {"steps_done", kCount, kOptional},  // data come as "batch"

@@ -107,11 +107,8 @@ void Coordinator::makePlacement() {
     own_server_ = ControlServer::bind({.job_id = job_id_, .keys = keys_, .schema = workerMessages()});
     server_ = own_server_.get();
   }
-  if (!spec_.dump_directory.empty()) {
-    makeFolder(spec_.dump_directory);
-    dump_lock_ = FolderLock(std::filesystem::path(spec_.dump_directory) / "lock", spec_.dump_directory,
-                            "another job writes its tensors into");
-  }
+  if (!spec_.dump_directory.empty())
+    dumps_.emplace(std::filesystem::absolute(spec_.dump_directory), spec_.nodes != nullptr);
   WorkerGroupSpec group{
       spec_.worker_executable, spec_.worker_arguments, spec_.threads_per_worker, spec_.plan_directory, {},
       commonOptions()};
@@ -145,7 +142,10 @@ WorkerOptions Coordinator::commonOptions() const {
   options.find_nan = spec_.find_nan;
   options.operators = spec_.operators && hasSteps();
   options.log_directory = spec_.log_directory;
-  options.dump_directory = spec_.dump_directory;
+  if (dumps_) {
+    options.dump_directory = std::filesystem::absolute(spec_.dump_directory).string();
+    options.dump_probe = dumps_->probe();
+  }
   options.dump = spec_.dump;
   options.adopt_directory = spec_.adopt_directory;
   options.adopt_ranks = spec_.adopt_ranks;
@@ -163,6 +163,7 @@ JobResult Coordinator::run() {
   const Clock::time_point start = startWorkers();
   waitForLoading(start);
   requireSpaceToWrite();
+  clearDumps();
   result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   for (Worker& worker : workers_) {
     worker.last_progress = worker.last_moved = Clock::now();
@@ -441,7 +442,7 @@ void Coordinator::failJob(Failure first) {
     placement_->kill();
   }
   release(static_cast<int>(failure->code), failure->message);
-  throw Error(failure->code, failure->message);
+  throw JobFailed(failure->code, failure->message, failure->began);
 }
 
 void Coordinator::stopWorkers(int exit_code, const std::string& message) {

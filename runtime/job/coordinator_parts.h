@@ -12,10 +12,10 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "runtime/checkpoint/replica_hashes.h"
+#include "runtime/disks/dump_folder.h"
 #include "runtime/evaluation/evaluation.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/feed/loader_feed.h"
-#include "runtime/files/durable_folder.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/job/checkpoint_keeper.h"
 #include "runtime/job/child_process.h"
@@ -116,6 +116,7 @@ class Coordinator {
   std::string whereAllAre() const;
   void waitForLoading(Clock::time_point start);
   void requireSpaceToWrite();
+  void clearDumps();
 
   template <typename Condition>
   void waitFor(Condition condition, Clock::time_point deadline, const std::string& what) {
@@ -144,7 +145,7 @@ class Coordinator {
   std::optional<JobKeys> keys_;
   std::optional<SignalWatch> own_signals_;
   SignalWatch* signals_ = nullptr;  // nullptr: signals are not handled
-  FolderLock dump_lock_;
+  std::optional<DumpFolder> dumps_;
   std::optional<CheckpointKeeper> keeper_;
   std::optional<ReplicaCheck> replica_check_;
   std::optional<StragglerWatch> stragglers_;

@@ -346,7 +346,7 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
     for (const nlohmann::json& measure : body["measures"])
       result.measures.emplace_back(measure.at("name").get<std::string>(), numberOf(measure.at("value")));
   }
-  result.length = body.value("length", size_t{0});
+  result.size = {body.value("last_batch", false), body.value("length", size_t{0})};
   worker.resident_bytes = body.value("resident_bytes", worker.resident_bytes);
   for (const Worker& other : workers_)
     result.resident_bytes = std::max(result.resident_bytes, other.resident_bytes);
@@ -373,13 +373,15 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
     if (now - worker.last_heard >= silence && !isStarting(rank)) {
       return Failure{ErrorCode::kPeerUnavailable,
                      fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
-                                 wholeSeconds(silence), placement_->processState(rank), worker.where)};
+                                 wholeSeconds(silence), placement_->processState(rank), worker.where),
+                     /*is_cause=*/true, /*done=*/0, worker.last_heard};
     }
     if (worker.loaded && !worker.finished && now - worker.last_progress >= spec_.progress_timeout) {
       return Failure{ErrorCode::kHang,
                      fmt::format("{} answers, but its computation has made no progress for {} s; it is at: "
                                  "{}. If one operator may take so long, raise --progress-timeout",
-                                 nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where)};
+                                 nameOf(rank), wholeSeconds(spec_.progress_timeout), worker.where),
+                     /*is_cause=*/true, /*done=*/0, worker.last_progress};
     }
   }
   return std::nullopt;
@@ -411,7 +413,8 @@ std::optional<Failure> Coordinator::findStall() const {
       fmt::format("no worker has moved for {} s, and each waits for another; the longest wait before was "
                   "{:.1f} s. If a transfer may take so long, raise --transfer-timeout. Where they are:{}",
                   wholeSeconds(stallLimit()), std::chrono::duration<double>(longest_pause_).count(),
-                  whereAllAre())};
+                  whereAllAre()),
+      /*is_cause=*/true, /*done=*/0, last};
 }
 
 std::string Coordinator::whereAllAre() const {
@@ -422,6 +425,18 @@ std::string Coordinator::whereAllAre() const {
                         worker.where);
   }
   return text;
+}
+
+// Of steps that an earlier run, or an attempt on more ranks, has done. Before the first step of this one.
+void Coordinator::clearDumps() {
+  if (!dumps_) return;
+  std::string taken_out;
+  try {
+    taken_out = dumps_->clear(result_.resumed_step + 1, last_step_);
+  } catch (const Error& error) {
+    failJob({error.code(), error.message()});
+  }
+  if (!taken_out.empty()) report({.kind = JobProgress::Kind::kNotice, .text = taken_out});
 }
 
 // Says how far it is, from two seconds on.

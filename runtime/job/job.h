@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/base/error.h"
+#include "ir/program/step_size.h"
 #include "runtime/data/data.h"
 #include "runtime/device/device_choice.h"
 #include "runtime/evaluation/evaluation.h"
@@ -133,9 +134,10 @@ struct JobProgress {
   // kNotice: for a log, such as that a stranger was refused; kResumed, kCheckpoint: the checkpoint's folder;
   // kLoaded: the rank's device, as in RankResult; kRestarted: what was lost
   std::string text = {};
-  std::optional<double> loss = {};     // kEvaluated: of all held-out data
-  bool exact = true;                   // kEvaluated: EvaluationSpec::exact
-  double seconds = 0;                  // kRestarted: from the loss until a step was done again
+  std::optional<double> loss = {};  // kEvaluated: of all held-out data
+  bool exact = true;                // kEvaluated: EvaluationSpec::exact
+  // kRestarted: from the loss (JobFailed::began) until a step was done again
+  double seconds = 0;
   const StepResult* result = nullptr;  // kStep: all that is known of it, for as long as the callback runs
 };
 using JobProgressCallback = std::function<void(const JobProgress&)>;
@@ -151,7 +153,7 @@ struct StepResult {
   // by name, as the plan's programs give them (Result::Kind::kMeasure): "gradient_norm"
   std::vector<std::pair<std::string, double>> measures = {};
   std::optional<double> measure(std::string_view name) const;
-  size_t length = 0;                         // StepSize::length: which sequences it had
+  StepSize size = StepSize::kWholeBatch;     // which batch it had, of which sequences
   bool applied = true;                       // false: nothing was updated (Program::guard)
   std::vector<std::string> not_finite = {};  // of a step that was not applied: what ranks know of the reason
   // of the worker that holds most, as it was looked at last (twice a second); 0: not yet
@@ -204,6 +206,18 @@ class JobInterrupted : public Error {
  private:
   int signal_;
   bool loses_nothing_;
+};
+
+// What ends a job of which processes had been started.
+class JobFailed : public Error {
+ public:
+  JobFailed(ErrorCode code, std::string message, std::chrono::steady_clock::time_point began)
+      : Error(code, std::move(message)), began_(began) {}
+  // Before it was noticed: when the one that does not answer was heard of last, say.
+  std::chrono::steady_clock::time_point began() const { return began_; }
+
+ private:
+  std::chrono::steady_clock::time_point began_;
 };
 
 }  // namespace pipeshard

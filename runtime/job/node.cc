@@ -21,7 +21,6 @@
 #include "runtime/job/control_types.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/job.h"
-#include "runtime/job/worker_arguments.h"
 #include "runtime/job/worker_placement.h"
 #include "runtime/machine/limits.h"
 #include "transport/control/control.h"
@@ -37,7 +36,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kNodeLookAround{100};
-constexpr size_t kTracePiece = kMaxControlBytes;
 // to reach the coordinator, before looking at the key file and the command again
 constexpr milliseconds kOneTry{5'000};
 
@@ -55,12 +53,12 @@ class NodeDaemon {
  public:
   NodeDaemon(const NodeOptions& options, const NodeMessages& say) : options_(options), say_(say) {}
 
-  int run() {
+  NodeEnd run() {
     requireLimits({});
     if (!options_.command.empty())
       command_.emplace(ChildProcess::start(options_.executable, options_.command, {}, true));
     while (!over_) {
-      if (const std::optional<int> early = join()) return *early;
+      if (const std::optional<int> early = join()) return {*early, false};
       say_(fmt::format("joined the coordinator at {}", endpoint_));
       last_heard_ = last_look_ = Clock::now();
       resting_ = false;
@@ -73,7 +71,7 @@ class NodeDaemon {
         client_.reset();
       }
     }
-    return command_ ? commandsEnd(exit_code_ != 0) : exit_code_;
+    return {command_ ? commandsEnd(exit_code_ != 0) : exit_code_, true};
   }
 
  private:
@@ -83,6 +81,7 @@ class NodeDaemon {
   void look();
   void handle(const ControlMessage& message);
   void useDisk(const ControlMessage* message);
+  void completePlan(const ControlMessage& start);
   void readFiles(const nlohmann::json& body);
   void lookAtFiles();
   void startWorkers(const nlohmann::json& body);
@@ -91,7 +90,6 @@ class NodeDaemon {
   void endWorkers(bool may_stay = false);
   void dropAttempt();
   void reportEnds();
-  void sendTraces();
   void checkCoordinator();
   void tell(std::string_view type, nlohmann::json body, std::span<const std::byte> payload = {});
   void tellError(const Error& error);
@@ -118,6 +116,8 @@ class NodeDaemon {
   bool over_ = false;
   int exit_code_ = 0;
   nlohmann::json start_;                  // what it was told to start last
+  std::vector<ControlMessage> held_;      // "start", and what is not taken before it
+  std::optional<PlanCompletion> plan_;    // while what the ranks need of it is made
   std::optional<IdentityReader> files_;   // while they are read: then it starts
   std::optional<NodeDisk> disk_;          // where a job keeps checkpoints
   std::unique_ptr<HostRelay> relay_;      // to the ranks of other hosts, where there are any
@@ -153,8 +153,8 @@ std::optional<int> NodeDaemon::join() {
   }
   if (endpoint_.empty()) {
     fail(ErrorCode::kPeerUnavailable,
-         "the key file {} has not come within {} s; the coordinator writes it: it must be in a folder that "
-         "all hosts share",
+         "the key file {} has not come within {} s; the coordinator writes it: is it running, and is that a "
+         "folder that all hosts share?",
          options_.key_file, options_.wait.count());
   }
   fail(ErrorCode::kPeerUnavailable,
@@ -256,28 +256,44 @@ void NodeDaemon::tellError(const Error& error) {
 
 // Before it starts ranks, it says what they will read: the coordinator compares that with others.
 void NodeDaemon::readFiles(const nlohmann::json& body) {
-  IdentityRequest request{body.at("directory").get<std::string>(),
-                          idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()),
-                          body.at("data").get<std::string>(), body.at("checkpoint").get<std::string>()};
+  const WorkerGroupSpec workers = workerGroupFromJson(body);
   files_.reset();
-  if (!request.ranks.empty()) return void(files_.emplace(std::move(request)));
+  if (!workers.ranks.empty()) return void(files_.emplace(filesOf(workers, workers.ranks)));
   kept_.workers.clear();
   startWorkers(body);
 }
 
-void NodeDaemon::lookAtFiles() {
+// Before anything here reads the plan.
+void NodeDaemon::completePlan(const ControlMessage& start) {
+  const WorkerGroupSpec workers = workerGroupFromJson(start.body);
+  plan_.reset();
+  if (!options_.complete_plan || workers.ranks.empty()) return useDisk(&start);
+  held_ = {start};
+  plan_.emplace(options_.complete_plan, workers.plan_directory, workers.options.evaluation.rows);
+  lookAtFiles();
+}
+
+void NodeDaemon::lookAtFiles() try {
+  if (plan_) {
+    const bool is_done = plan_->isDone();
+    if (const std::optional<std::string> notice = plan_->takeNotice()) say_(*notice);
+    if (!is_done) return;
+    plan_->take();
+    plan_.reset();
+    for (const ControlMessage& message : std::exchange(held_, {}))
+      message.type == "start" ? useDisk(&message) : handle(message);
+  }
   if (!files_) return;
   if (const std::optional<std::string> notice = files_->takeNotice()) say_(*notice);
   if (!files_->isDone()) return;
-  try {
-    const JobIdentity identity = files_->take();
-    files_.reset();
-    tell("identity", {{"files", identityJson(identity)}});
-    startWorkers(start_);
-  } catch (const Error& error) {
-    files_.reset();
-    tellError(error);
-  }
+  const JobIdentity identity = files_->take();
+  files_.reset();
+  tell("identity", {{"files", identityJson(identity)}});
+  startWorkers(start_);
+} catch (const Error& error) {
+  plan_.reset();
+  files_.reset();
+  tellError(error);
 }
 
 void NodeDaemon::checkSignals() {
@@ -308,10 +324,11 @@ void NodeDaemon::handle(const ControlMessage& message) {
   last_heard_ = Clock::now();
   if (message.type == "start") {
     resting_ = false;
-    useDisk(&message);
+    completePlan(message);
   } else if (message.type == "alive") {
     patience_ = milliseconds(message.body.at("patience").get<int64_t>());
   } else if (message.type == "batch") {
+    if (plan_) return held_.push_back(message);
     if (batches_) batches_->take(message.body, message.payload);
     tell("took", nlohmann::json::object());
   } else if (isForDisk(message.type)) {
@@ -319,6 +336,7 @@ void NodeDaemon::handle(const ControlMessage& message) {
   } else if (message.type == "wires" || message.type == "connect") {
     connectRelay(message.body);
   } else if (message.type == "kill" || message.type == "leave") {
+    plan_.reset();
     files_.reset();
     disk_.reset();
     endWorkers(/*may_stay=*/message.type == "leave");
@@ -331,7 +349,8 @@ void NodeDaemon::handle(const ControlMessage& message) {
   } else if (message.type == "clock") {
     tell("clock", {{"asked", message.body.at("asked")}, {"now", Clock::now().time_since_epoch().count()}});
   } else if (message.type == "trace") {
-    sendTraces();
+    const auto send = [&](auto place, auto piece) { tell("trace", std::move(place), piece); };
+    if (workers_) forEachTracePiece(*workers_, say_, send);
   } else if (message.type == "stop") {
     endWorkers();
     exit_code_ = message.body.at("code").get<int>();
@@ -344,6 +363,7 @@ void NodeDaemon::handle(const ControlMessage& message) {
 
 // Whatever it has of an attempt to run the job.
 void NodeDaemon::dropAttempt() {
+  plan_.reset();
   files_.reset();
   workers_.reset();
   relay_.reset();
@@ -353,19 +373,14 @@ void NodeDaemon::dropAttempt() {
 }
 
 void NodeDaemon::startWorkers(const nlohmann::json& body) {
-  WorkerGroupSpec spec;
+  WorkerGroupSpec spec = workerGroupFromJson(body);
   spec.executable = options_.executable;
   spec.arguments = options_.worker_arguments;
-  spec.plan_directory = body.at("directory").get<std::string>();
-  spec.threads = body.at("threads").get<int>();
-  spec.ranks = idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>());
-  spec.options = parseWorkerArguments(body.at("arguments").get<std::vector<std::string>>());
   spec.options.endpoint = endpoint_;
   spec.options.keys = worker_keys_;
   const auto towards = body.at("towards").get<std::string>();
-  spec.options.host = options_.host;
-  if (spec.options.host.empty())
-    spec.options.host = addressTowards(towards.empty() ? endpoint_ : "tcp://" + towards + ":1");
+  const std::string other = towards.empty() ? endpoint_ : "tcp://" + towards + ":1";
+  spec.options.host = options_.host.empty() ? addressTowards(other) : options_.host;
   std::vector<int> pids;
   if (!spec.ranks.empty()) {
     const int here = static_cast<int>(spec.ranks.size());
@@ -404,22 +419,6 @@ void NodeDaemon::connectRelay(const nlohmann::json& body) try {
   tell("wired", nlohmann::json::object());
 } catch (const Error& error) {
   tellError(error);
-}
-
-void NodeDaemon::sendTraces() {
-  if (!workers_) return;
-  for (RankId rank : workers_->ranks()) {
-    std::vector<std::byte> bytes;
-    try {
-      bytes = workers_->readTrace(rank);
-    } catch (const Error& error) {
-      say_(error.message());
-    }
-    for (size_t offset = 0; offset < std::max<size_t>(1, bytes.size()); offset += kTracePiece) {
-      const auto piece = std::span(bytes).subspan(offset, std::min(kTracePiece, bytes.size() - offset));
-      tell("trace", {{"rank", rank.index()}, {"offset", offset}, {"total", bytes.size()}}, piece);
-    }
-  }
 }
 
 void NodeDaemon::reportEnds() {
@@ -482,7 +481,7 @@ int NodeDaemon::commandsEnd(bool must_end) {
 
 }  // namespace
 
-int runNode(const NodeOptions& options, const NodeMessages& say) {
+NodeEnd runNode(const NodeOptions& options, const NodeMessages& say) {
   if (options.join.empty() && options.key_file.empty()) {
     fail(ErrorCode::kUsage,
          "where to join? give --join tcp://HOST:PORT, --key-file FILE, or both, as the coordinator prints "

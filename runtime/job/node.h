@@ -3,7 +3,7 @@
 //
 //   NodeOptions options;
 //   options.join = "tcp://10.0.0.1:7000";  options.key_file = "job.key";
-//   return runNode(options, print);
+//   return runNode(options, print).exit_code;
 //
 // It joins (and waits for a coordinator that is not there yet), starts the workers that it is told to,
 // reports their ends, and goes when it is told to; between the attempts of a job that is started again it
@@ -19,6 +19,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "runtime/identity/plan_completion.h"
 
 namespace pipeshard {
 
@@ -41,17 +43,25 @@ struct NodeOptions {
   // a good job it takes its own time (`validate` runs the reference next), within deadlines of its own.
   std::chrono::milliseconds command_end{60'000};
 
+  // For a disk of this host's own, before its ranks read the plan. Empty: nothing is made.
+  CompletePlanHere complete_plan;
+
   std::string executable = "/proc/self/exe";
   std::vector<std::string> worker_arguments = {"worker"};
+};
+
+struct NodeEnd {
+  int exit_code = 0;
+  bool has_joined = false;  // false: its command ended before any coordinator welcomed this node
 };
 
 // What people may want to read: one line each.
 using NodeMessages = std::function<void(const std::string&)>;
 
-// Returns the exit code that the coordinator gave, or that of the command. Errors: kPeerUnavailable (no
+// The exit code is the one that the coordinator gave, or that of the command. Errors: kPeerUnavailable (no
 // coordinator, or it was lost), kAuthentication, kVersionMismatch (also of a generation that is over),
 // kConfiguration (also for an address beyond loopback without keys); JobInterrupted on SIGINT, SIGTERM,
 // SIGHUP, SIGPIPE.
-int runNode(const NodeOptions& options, const NodeMessages& say);
+NodeEnd runNode(const NodeOptions& options, const NodeMessages& say);
 
 }  // namespace pipeshard

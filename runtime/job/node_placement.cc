@@ -213,8 +213,7 @@ DiskExchange::Surroundings NodePlacement::surroundings() {
 
 void NodePlacement::tellToStart() {
   told_ = true;
-  own_files_.emplace(IdentityRequest{workers_.plan_directory, node_of_rank_.ids(), workers_.options.data.path,
-                                     workers_.options.resume});
+  own_files_.emplace(filesOf(workers_, node_of_rank_.ids()));
   // A node beside the coordinator reaches it over loopback, where the other nodes do not reach that node.
   std::string towards;
   for (const JoinedNode& node : pool_.nodes()) {
@@ -229,10 +228,9 @@ void NodePlacement::tellToStart() {
     for (const RankId rank : node.ranks)
       pool_.server().reserve(static_cast<int>(rank.index()), pool_.nodes()[node.number].user);
     nlohmann::json start = {
-        {"ranks", positionsOf(node.ranks)},      {"threads", workers_.threads},
-        {"directory", workers_.plan_directory},  {"data", workers_.options.data.path},
-        {"checkpoint", workers_.options.resume}, {"towards", towards},
-        {"saves", disks_.has_value()},           {"arguments", workerArguments(workers_.options)}};
+        {"ranks", positionsOf(node.ranks)},     {"threads", workers_.threads},
+        {"directory", workers_.plan_directory}, {"towards", towards},
+        {"saves", disks_.has_value()},          {"arguments", workerArguments(workers_.options)}};
     if (disks_ && !node.ranks.empty()) start["disk"] = disks_->introduce(node.number, node.host);
     if (feed_ != nullptr && !node.ranks.empty()) {
       start["steps_done"] = feed_->stepsDone();
@@ -373,13 +371,15 @@ std::optional<Failure> NodePlacement::lookAt(Node& node) {
   }
   noteSilence(node);
   if (pool_.silenceOf(node.number) < pool_.patience()) return std::nullopt;
+  const Clock::time_point last_heard = pool_.nodes()[node.number].last_heard;
   // Whoever goes on without it need not wait for it once more.
   if (pool_.keepsNodesAfter(static_cast<int>(ErrorCode::kPeerUnavailable))) pool_.drop(node.number);
   return Failure{ErrorCode::kPeerUnavailable,
                  fmt::format("{} with rank{} {} has not answered for {} s: its daemon was killed or "
                              "stopped, its machine is down, or the network between is cut",
                              node.name, node.ranks.size() == 1 ? "" : "s", fmt::join(node.ranks, ", "),
-                             seconds(pool_.patience()))};
+                             seconds(pool_.patience())),
+                 /*is_cause=*/true, /*done=*/0, last_heard};
 }
 
 void NodePlacement::endAttempt(std::string_view word) {

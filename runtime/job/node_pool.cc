@@ -24,8 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// For daemons that come for a command that never began a job.
-constexpr milliseconds kLateFarewell{1'500};
 // For daemons to end their workers, of which some may be hard to kill.
 constexpr std::chrono::seconds kRollCall{30};
 // For daemons to say goodbye.
@@ -83,16 +81,8 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options), nodes_(o
 
 NodePool::~NodePool() {
   if (keys_) ::unlink(options_.key_file.c_str());
-  if (dismissed_) return;
   try {
-    const std::string why = "the command ended before it began a job";
-    const Clock::time_point end = Clock::now() + kLateFarewell;
-    while (attempt_ == 0 && Clock::now() < end) {
-      const std::optional<ControlMessage> message = server_->receive(milliseconds(100));
-      if (!message || message->rank < kFirstNodeRank) continue;
-      server_->send(message->rank, "stop", {{"code", 0}, {"message", why}});
-    }
-    if (attempt_ > 0) dismiss(static_cast<int>(ErrorCode::kInternal), "the job ended without a word");
+    dismiss(static_cast<int>(ErrorCode::kInternal), "the job ended without a word");
   } catch (const std::exception&) {
     // A node that is gone already needs no farewell.
   }
@@ -131,10 +121,6 @@ int NodePool::devicesOf(int number) const {
 
 // Nothing, and why, for one that cannot be taken.
 std::optional<int> NodePool::numberFor(const ControlMessage& registration, std::string& refusal) {
-  if (dismissed_) {
-    refusal = "the job is over";
-    return std::nullopt;
-  }
   const int wanted = registration.body.value("index", -1);
   const auto is_free = [](const JoinedNode& node) { return node.control_rank < 0; };
   if (wanted >= options_.count && !options_.takes_spares) {
@@ -164,6 +150,11 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
   const auto host = registration.body.at("host").get<std::string>();
   const int pid = registration.body.at("pid").get<int>();
   const std::string address = server_->peerAddress(registration.rank);
+  visitors_.insert(fmt::format("{} {} {}", host, address, pid));
+  if (farewell_) {
+    sayFarewell(registration.rank);
+    return std::nullopt;
+  }
   const auto send_away = [&](ErrorCode code, const std::string& why) {
     server_->send(registration.rank, "stop", {{"code", static_cast<int>(code)}, {"message", why}});
     server_->forget(registration.rank);
@@ -298,14 +289,41 @@ void NodePool::listen(milliseconds time, const JobProgressCallback& progress) {
 }
 
 void NodePool::dismiss(int exit_code, const std::string& message) {
-  if (dismissed_) return;
-  dismissed_ = true;
+  if (farewell_) return;
+  farewell_.emplace(exit_code, message);
   for (int number = 0; number < std::ssize(nodes_); ++number)
     send(number, "stop", {{"code", exit_code}, {"message", message}});
   const Clock::time_point end = Clock::now() + kFarewell;
   const auto is_gone = [](const JoinedNode& node) { return node.control_rank < 0; };
   while (Clock::now() < end && !std::all_of(nodes_.begin(), nodes_.end(), is_gone))
     listen(milliseconds(50), {});
+}
+
+void NodePool::sayFarewell(int control_rank) {
+  try {
+    server_->send(control_rank, "stop", {{"code", farewell_->first}, {"message", farewell_->second}});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerUnavailable) throw;
+  }
+}
+
+bool NodePool::awaitsMore() const {
+  const int awaited = options_.awaited > 0 ? options_.awaited : options_.count;
+  return std::ssize(visitors_) < awaited && Clock::now() < made_ + options_.late;
+}
+
+void NodePool::tellLateNodes(const std::function<bool()>& is_enough) {
+  std::set<int> leaving;  // they were told, and have not said goodbye
+  Clock::time_point end;
+  while (!is_enough() && (awaitsMore() || (!leaving.empty() && Clock::now() < end))) {
+    const std::optional<ControlMessage> message = server_->receive(milliseconds(100));
+    if (!message || message->rank < kFirstNodeRank) continue;
+    if (message->type == "bye") leaving.erase(message->rank);
+    if (message->type != kRegister) continue;
+    admit(*message, {});
+    leaving.insert(message->rank);
+    end = Clock::now() + kFarewell;
+  }
 }
 
 }  // namespace pipeshard

@@ -1,7 +1,8 @@
 // Where node daemons join: the coordinator's side. A command makes it before anything else, so that an
 // address in use or a missing key is an error at once, and hands it to runJob; nodes that come early wait
 // until the job takes them. It outlives the attempts of a job that is started again (runtime/recovery): nodes
-// stay from one to the next, and further ones may join meanwhile.
+// stay from one to the next, and further ones may join meanwhile. Nodes that come when it is all over, but
+// not long after it began, are told how it ended (tellLateNodes): they would wait for it in vain.
 //
 //   NodePool pool({.count = 2, .listen = "tcp://10.0.0.1:7000", .key_file = "job.key"});
 //   JobSpec spec;  spec.nodes = &pool;  spec.node_of_rank = {0, 0, 1, 1};
@@ -16,8 +17,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/job/job.h"
@@ -42,6 +45,9 @@ struct NodePoolOptions {
   // raised when a job is restarted: nodes of an earlier attempt are refused
   uint64_t generation = 0;
   std::chrono::seconds wait{300};  // for all nodes to join
+  // daemons that are known to be on their way, for tellLateNodes; 0: `count`
+  int awaited = 0;
+  std::chrono::seconds late{3};  // from when the pool was made: who comes later is not told
   // how long a node, and the coordinator, may be silent before the other gives it up
   std::chrono::milliseconds patience = kNodeSilence;
 };
@@ -76,6 +82,7 @@ class NodePool {
   const std::optional<JobKeys>& keys() const { return keys_; }
   int count() const { return options_.count; }
   std::chrono::seconds wait() const { return options_.wait; }
+  std::chrono::seconds late() const { return options_.late; }
   std::chrono::milliseconds patience() const { return options_.patience; }
   // The command to start on every host.
   std::string joinCommand() const;
@@ -125,9 +132,15 @@ class NodePool {
   // The job is over: all nodes may go, with this exit code and message ("" when all went well). A second
   // call does nothing.
   void dismiss(int exit_code, const std::string& message);
+  // Behind dismiss(): whether nodes may still come: not all that are awaited have been here, and
+  // NodePoolOptions::late has not passed.
+  bool awaitsMore() const;
+  // Those are told what dismiss() said; ends with awaitsMore(), or when `is_enough` says so.
+  void tellLateNodes(const std::function<bool()>& is_enough);
 
  private:
   std::optional<int> numberFor(const ControlMessage& registration, std::string& refusal);
+  void sayFarewell(int control_rank);
   int devicesOf(int number) const;
   void sayAlive(int number);
 
@@ -141,7 +154,9 @@ class NodePool {
   std::chrono::steady_clock::time_point last_sent_;
   int attempt_ = 0;
   int most_ranks_ = 0;  // of any attempt
-  bool dismissed_ = false;
+  const std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();
+  std::set<std::string> visitors_;  // every daemon that has come: host, address and process
+  std::optional<std::pair<int, std::string>> farewell_;  // exit code and message, since it was dismissed
   std::optional<int> request_to_end_;
   bool asked_itself_ = false;
 };

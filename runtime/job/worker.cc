@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/data/prefetched_data.h"
 #include "runtime/device/cuda_loader.h"
+#include "runtime/disks/dump_folder.h"
 #include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/identity/build_identity.h"
@@ -227,6 +228,7 @@ std::vector<std::vector<RankId>> backgroundGroups(StepRunner& runner, RankEvalua
 void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   Besides besides;
   ExecutorOptions executor_options = executorOptions(options, besides);
+  requireSameDumps(options.dump_directory, options.dump_probe);
   requireAddressSpace(0);
   SharedSegments segments = SharedSegments::inherit(options.segments);
   nlohmann::json loaded = {{"communicator_bytes", segments.communicatorBytes()}};

@@ -3,15 +3,15 @@
 //   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION
 //              --directory PLAN --parent PID [--nodes 0,0,1,1 --host NAME] [--data-plane NAME]
 //              [--wires FD,FD] [--data FILE] [--seed N]
-//              [--transfer-timeout MS] [--dump DIR] [--dump-gradients] [--dump-parameters] [--dump-states]
-//              [--dump-outputs]
-//              [--drop-last] [--shuffle] [--shift-labels] [--end-of-text ID] [--allow-not-finite]
-//              [--find-nan] [--operators]
+//              [--transfer-timeout MS] [--dump DIR] [--dump-probe NAME]
+//              [--dump-gradients] [--dump-parameters] [--dump-states] [--dump-outputs]
+//              [--drop-last] [--whole-only WHY] [--shuffle] [--shift-labels] [--end-of-text ID]
+//              [--allow-not-finite] [--find-nan] [--operators]
 //              [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
 //              [--attempts FD]
-//              [--eval FILE [--eval-divisor NAME] [--eval-adds] [--eval-shift-labels]
+//              [--eval FILE [--eval-rows N] [--eval-divisor NAME] [--eval-adds] [--eval-shift-labels]
 //              [--eval-end-of-text ID] [--eval-drop-last]]
 //
 // Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
@@ -61,6 +61,7 @@ struct WorkerOptions {
   bool operators = false;     // its operators are timed (runtime/profiling/operator_times.h)
   std::string log_directory;  // "": what it says goes where its parent's standard error goes
   std::string dump_directory;
+  std::string dump_probe;  // requireSameDumps (runtime/disks/dump_folder.h)
   DumpSelection dump;
   std::string adopt_directory;
   int adopt_ranks = 0;

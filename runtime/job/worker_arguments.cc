@@ -94,10 +94,12 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.data.ring_descriptor >= 0)
     add("--ring-descriptor", std::to_string(options.data.ring_descriptor));
   add("--dump", options.dump_directory);
+  add("--dump-probe", options.dump_probe);
   add("--log", options.log_directory);
   add("--adopt", options.adopt_directory);
   add("--resume", options.resume);
   add("--eval", options.evaluation.data.path);
+  if (options.evaluation.rows > 0) add("--eval-rows", std::to_string(options.evaluation.rows));
   add("--eval-divisor", options.evaluation.divisor);
   if (options.evaluation.adds) arguments.emplace_back("--eval-adds");
   if (options.evaluation.data.shift_labels) arguments.emplace_back("--eval-shift-labels");
@@ -114,6 +116,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
   if (options.dump.states) arguments.emplace_back("--dump-states");
   if (options.dump.outputs) arguments.emplace_back("--dump-outputs");
   if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
+  add("--whole-only", options.data.end.whole_only);
   if (options.data.shuffle) arguments.emplace_back("--shuffle");
   if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
   if (options.data.end_of_text >= 0) add("--end-of-text", std::to_string(options.data.end_of_text));
@@ -176,6 +179,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        [&](const std::string& text) {
          options.evaluation.data.end_of_text = parseNumber<int64_t>("--eval-end-of-text", text);
        }},
+      {"--eval-rows",
+       [&](const std::string& text) { options.evaluation.rows = parseNumber<int64_t>("--eval-rows", text); }},
       {"--eval-divisor", [&](const std::string& text) { options.evaluation.divisor = text; }},
       {"--adopt-ranks",
        [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
@@ -187,7 +192,9 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        }},
       {"--attempts",
        [&](const std::string& text) { options.attempts_descriptor = parseNumber<int>("--attempts", text); }},
-      {"--dump", [&](const std::string& text) { options.dump_directory = text; }}};
+      {"--dump", [&](const std::string& text) { options.dump_directory = text; }},
+      {"--whole-only", [&](const std::string& text) { options.data.end.whole_only = text; }},
+      {"--dump-probe", [&](const std::string& text) { options.dump_probe = text; }}};
   const std::map<std::string, std::function<void()>> flags{
       {"--dump-gradients", [&] { options.dump.gradients = true; }},
       {"--dump-parameters", [&] { options.dump.parameters = true; }},

@@ -68,7 +68,9 @@ bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
     if (report.loss) body["loss"] = *report.loss;  // null when it is not finite
     if (report.losses.size() > 1) body["losses"] = report.losses;
     if (!report.applied) body["not_finite"] = report.not_finite;
-    if (const size_t length = runner.sizeOf(step).length; length > 0) body["length"] = length;
+    const StepSize size = runner.sizeOf(step);
+    if (size.last_batch) body["last_batch"] = true;
+    if (size.length > 0) body["length"] = size.length;
     for (const auto& [name, value] : report.measures)
       body["measures"].push_back({{"name", name}, {"value", value}});
     if (const std::optional<int64_t> bytes = memory.look()) body["resident_bytes"] = *bytes;

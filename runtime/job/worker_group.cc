@@ -15,8 +15,10 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/amounts.h"
+#include "ir/base/ids.h"
 #include "ir/base/text_file.h"
 #include "runtime/data/unpacked_file.h"
+#include "runtime/evaluation/rank_evaluation.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/files/durable_folder.h"
@@ -24,6 +26,7 @@
 #include "runtime/machine/control_group.h"
 #include "runtime/machine/handover.h"
 #include "runtime/trace/trace_memory.h"
+#include "transport/control/control_message.h"
 #include "transport/wire/host_relay.h"
 
 namespace pipeshard {
@@ -230,6 +233,42 @@ std::vector<std::byte> WorkerGroup::readTrace(RankId rank) const {
                                   [&](const Member& member) { return member.rank == rank; });
   return found == members_.end() || !found->trace.valid() ? std::vector<std::byte>()
                                                           : readTraceMemory(found->trace);
+}
+
+WorkerGroupSpec workerGroupFromJson(const nlohmann::json& start) {
+  WorkerGroupSpec spec;
+  spec.plan_directory = start.at("directory").get<std::string>();
+  spec.threads = start.at("threads").get<int>();
+  spec.ranks = idsAt<RankId>(start.at("ranks").get<std::vector<size_t>>());
+  spec.options = parseWorkerArguments(start.at("arguments").get<std::vector<std::string>>());
+  return spec;
+}
+
+IdentityRequest filesOf(const WorkerGroupSpec& spec, std::vector<RankId> ranks) {
+  const WorkerOptions& options = spec.options;
+  IdentityRequest request{spec.plan_directory, std::move(ranks), options.data.path, options.resume};
+  request.adopted = options.adopt_directory;
+  if (!options.evaluation.asked()) return request;
+  request.held_out = options.evaluation.data.path;
+  request.evaluation = (std::filesystem::path(spec.plan_directory) / kEvaluationFolder).string();
+  return request;
+}
+
+void forEachTracePiece(
+    const WorkerGroup& workers, const std::function<void(const std::string&)>& say,
+    const std::function<void(nlohmann::json place, std::span<const std::byte> piece)>& use) {
+  for (const RankId rank : workers.ranks()) {
+    std::vector<std::byte> bytes;
+    try {
+      bytes = workers.readTrace(rank);
+    } catch (const Error& error) {
+      say(error.message());
+    }
+    for (size_t offset = 0; offset < std::max<size_t>(1, bytes.size()); offset += kMaxControlBytes) {
+      use({{"rank", rank.index()}, {"offset", offset}, {"total", bytes.size()}},
+          std::span(bytes).subspan(offset, std::min(kMaxControlBytes, bytes.size() - offset)));
+    }
+  }
 }
 
 bool isInsideKernel(const std::string& state) { return state == kInsideKernel; }

@@ -13,14 +13,18 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "runtime/files/posix_file.h"
+#include "runtime/identity/job_identity.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/worker.h"
 #include "runtime/machine/control_group.h"
@@ -115,6 +119,17 @@ class WorkerGroup {
   bool killed_ = false;
   std::vector<Member> members_;  // last: gone before the segments
 };
+
+// Of "start", what a coordinator tells a node: threads, plan directory, ranks and options. Error(kUsage).
+WorkerGroupSpec workerGroupFromJson(const nlohmann::json& start);
+// The files that these ranks would read: what hosts compare before they start any.
+IdentityRequest filesOf(const WorkerGroupSpec& spec, std::vector<RankId> ranks);
+
+// What each rank has recorded, in the pieces that a control message holds, with "rank", "offset" and "total";
+// what cannot be read is said, and is empty.
+void forEachTracePiece(
+    const WorkerGroup& workers, const std::function<void(const std::string&)>& say,
+    const std::function<void(nlohmann::json place, std::span<const std::byte> piece)>& use);
 
 // How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it
 // is a zombie)" or "".

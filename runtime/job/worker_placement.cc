@@ -1,5 +1,6 @@
 #include "runtime/job/worker_placement.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/job/host_name.h"
@@ -60,7 +61,10 @@ class HerePlacement : public WorkerPlacement {
 }  // namespace
 
 void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later) {
-  if (later && (!first || (!first->is_cause && later->is_cause))) first = std::move(later);
+  if (!later) return;
+  const auto began = first ? std::min(first->began, later->began) : later->began;
+  if (!first || (!first->is_cause && later->is_cause)) first = std::move(later);
+  first->began = began;
 }
 
 ErrorCode knownErrorCode(int code) {

@@ -23,9 +23,11 @@ struct Failure {
   std::string message;   // one line
   bool is_cause = true;  // false: a worker cannot reach a peer, most often the consequence of something else
   int64_t done = 0;      // the last step that no rank needs anything more for, to have done it
+  // when it began: of who does not answer, when it was heard of last
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 
-// The earlier one, unless only the later one can be a cause.
+// The earlier one, unless only the later one can be a cause; it began with the first of the two.
 void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later);
 
 // From a number in a message. kInternal when it is none of ErrorCode.

@@ -59,6 +59,7 @@ class Restarts {
           sendAllAway(interrupted);
           throw;
         }
+        failed_at_ = Clock::now();
         startAgain(sendEndingNodesAway(), /*was_lost=*/false);
       } catch (const Error& error) {
         if (!goesOnAfter(static_cast<int>(error.code()))) {
@@ -67,6 +68,8 @@ class Restarts {
           throw;
         }
         checkSignals();
+        const auto* const failed = dynamic_cast<const JobFailed*>(&error);
+        failed_at_ = failed != nullptr ? failed->began() : Clock::now();
         if (error.code() == ErrorCode::kNotANumber)
           goBack(error.message());
         else if (error.code() == ErrorCode::kNoGoodCheckpoint)
@@ -259,7 +262,7 @@ class Restarts {
     stayed_ = 0;
     if (lost_at_) endRestart("; and again before a step was done");
     step_of_last_restart_ = newest_step_;
-    lost_at_ = Clock::now();
+    lost_at_ = failed_at_;
     lost_ = why;
   }
 
@@ -296,6 +299,7 @@ class Restarts {
   int64_t step_of_last_restart_ = -1;
   int64_t step_of_rewind_ = -1;  // newest_step_ when the job went back last
   int fruitless_ = 0;
+  Clock::time_point failed_at_;               // the last attempt
   std::optional<Clock::time_point> lost_at_;  // until a step is done again
   std::string lost_;                          // what
   std::string restart_;                       // "restart 1 of 5"; "": the job went back by itself

@@ -49,9 +49,9 @@ bool mayBeStartedAgain(ErrorCode code, bool has_new_step);
 // is left out; the coordinator that was asked itself ends.
 //
 // `progress` hears of each restart: a notice with what was lost and where it goes on, and one with how long
-// it took until a step was done again. The result is that of the last attempt: `steps` begins behind
-// `resumed_step`. Errors: as runJob; what is lost after the last restart, as it is; kNoProgress;
-// kPeerUnavailable where no node joins.
+// it took from the loss (JobFailed::began) until a step was done again. The result is that of the last
+// attempt: `steps` begins behind `resumed_step`. Errors: as runJob; what is lost after the last restart, as
+// it is; kNoProgress; kPeerUnavailable where no node joins.
 JobResult runWithRestarts(const JobSpec& spec, const RestartOptions& options,
                           const JobProgressCallback& progress);
 

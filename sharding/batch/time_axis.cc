@@ -77,11 +77,15 @@ class TimeAxisPass {
   using Kind = TimeKind::Kind;
 
   TimeFacts& facts(ValueId value) {
-    while (facts_.size() < graph_.values.size()) {  // values that a rewrite has added
+    coverValues();
+    return facts_[value.index()];
+  }
+  // Those that a rewrite has added, too.
+  void coverValues() {
+    while (facts_.size() < graph_.values.size()) {
       facts_.emplace_back();
       facts_.back().batch_only = graph_.constant(ValueId(facts_.size() - 1)) != nullptr;
     }
-    return facts_[value.index()];
   }
   bool is(ValueId value, Kind kind) { return value.valid() && facts(value).kind.kind == kind; }
   const std::string& name(ValueId value) const { return graph_.value(value).name; }
@@ -251,7 +255,7 @@ class TimeAxisPass {
 
   // Some inputs are split, none is a sum.
   void emitCut(Node node) {
-    facts(node.outputs[0]);  // the table covers all values
+    coverValues();
     const int run = axisOfRun(node);
     one_example_ = one_example_ || (run >= 0 && graph_.shape(node.outputs[0])[run] == 1);
     const std::vector<OutputKind> kinds = run >= 0 ? std::vector<OutputKind>{{OutputChange::kSplit, run}}

@@ -113,9 +113,9 @@ class Rewriter {
       bool marked = false;
       for (size_t o = 0; o < node.outputs.size(); ++o) {
         const std::vector<int> means = strategies.meanFactors(strategy.uses, o);
-        const bool even =
-            strategies.rule()->factors[use.index].size % strategies.devicesAlong(strategy.uses, use.index) ==
-            0;
+        const int64_t size = strategies.rule()->factors[use.index].size;
+        const int64_t devices = strategies.devicesAlong(strategy.uses, use.index);
+        const bool even = size / sharding_.mesh.unit(size) % devices == 0;
         marked = marked || (!even && std::find(means.begin(), means.end(), use.index) != means.end());
       }
       if (marked) result_.differs_along[axis] = true;

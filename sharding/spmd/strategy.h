@@ -11,9 +11,9 @@
 //               outputs: the sum is resolved later
 //
 // An axis of a tensor that several factors share ([a,b] merged by a reshape) can be cut along its first
-// factor only (factors of size 1 aside), and only when the devices divide that factor, or it is a multiple of
-// the mesh's rows: else the cut of the axis is no cut of the factor. An axis of one factor may be cut
-// unevenly.
+// factor only (factors of size 1 aside), and only when the devices divide that factor, or it is cut between
+// the mesh's rows as the axis is: else the cut of the axis is no cut of the factor. An axis of one factor may
+// be cut unevenly.
 //
 //   MatMul [8,16]x[16,32] on mesh [2,2], axis 0 on k, axis 1 on j:   "0:k 1:j"
 //     inputs "R,S0", "S0,S1"   output "R,S1;P0"   a quarter of the FLOPs per device

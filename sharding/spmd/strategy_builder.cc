@@ -56,7 +56,11 @@ bool StrategyBuilder::findPlaces(int factor, const std::vector<TensorFactors>& t
       if (std::find(factors.begin(), factors.end(), factor) == factors.end()) continue;
       if (found || *std::find_if(factors.begin(), factors.end(), large) != factor) return false;
       found = true;
-      if (std::count_if(factors.begin(), factors.end(), large) > 1) cut.even = true;
+      if (std::count_if(factors.begin(), factors.end(), large) > 1) {
+        int64_t size = 1;
+        for (const int other : factors) size *= rule_->factors[other].size;
+        cut.merged.push_back(size);
+      }
       places.emplace_back(position, axis);
     }
   }
@@ -98,7 +102,11 @@ bool StrategyBuilder::fits(int factor, int64_t devices) const {
   const int64_t size = rule_->factors[factor].size;
   const int64_t units = size / mesh_.unit(size);
   if (!cut.possible || units < devices) return false;
-  return !cut.even || (mesh_.rows > 0 ? size % mesh_.rows == 0 : size % devices == 0);
+  // A cut of the factor is one of the axis where both have as many units, or all parts are equal.
+  return std::all_of(cut.merged.begin(), cut.merged.end(), [&](int64_t axis) {
+    const int64_t of_axis = axis / mesh_.unit(axis);
+    return of_axis == units || (units % devices == 0 && of_axis % devices == 0);
+  });
 }
 
 int64_t StrategyBuilder::devicesAlong(const std::vector<AxisUse>& uses, int factor) const {

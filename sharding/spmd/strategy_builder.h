@@ -40,7 +40,7 @@ class StrategyBuilder {
  private:
   struct Cut {
     bool possible = false;
-    bool even = false;  // some axis holds another factor beside it: every device must get the same
+    std::vector<int64_t> merged;  // sizes of the axes that hold other factors beside it
     const ExchangeForm* exchange = nullptr;
     std::vector<std::pair<int, int>> in_inputs;  // (position, axis) that hold the factor
     std::vector<std::pair<int, int>> in_outputs;

@@ -46,7 +46,11 @@ class Stream {
 
  private:
   // A loss is a mean of everything, no normalisation.
-  bool hasRows(const Node& node) const { return !training_.graph.shape(node.outputs.front()).empty(); }
+  bool hasRows(const Node& node) const {
+    return std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) {
+      return output.valid() && !training_.graph.shape(output).empty();
+    });
+  }
 
   size_t find(size_t node) const {
     while (leader_[node] != node) node = leader_[node];

@@ -1,12 +1,20 @@
 #include "sharding/stage/sharding_plan.h"
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <set>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
 #include "ir/base/near_matches.h"
+#include "sharding/rules/factor_rule.h"
 
 namespace pipeshard {
 namespace {
@@ -121,26 +129,77 @@ void readSpecs(const TrainingGraph& training, const std::vector<NodeId>& nodes, 
 }
 
 StageSharding readSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                           const ShardingPlan& plan, const FaultHandler& fault) {
-  StageSharding sharding{LogicalMesh{plan.mesh}, std::vector<Strategy>(training.graph.nodes.size()),
+                           const ShardingPlan& plan, LogicalMesh mesh, const FaultHandler& fault) {
+  StageSharding sharding{std::move(mesh), std::vector<Strategy>(training.graph.nodes.size()),
                          std::vector<ShardingSpec>(training.graph.values.size())};
   readStrategies(training, nodes, plan, fault, sharding);
   readSpecs(training, nodes, plan, fault, sharding);
   return sharding;
 }
 
+// Where a rule holds a factor: in an output or input, which, at which axis, before how many larger factors.
+std::set<std::tuple<bool, size_t, size_t, int>> placesOfFactor(const FactorRule& rule, int factor) {
+  std::set<std::tuple<bool, size_t, size_t, int>> places;
+  const auto collect = [&](bool of_output, const std::vector<TensorFactors>& tensors) {
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      for (size_t axis = 0; axis < tensors[t].size(); ++axis) {
+        const std::vector<int>& factors = tensors[t][axis];
+        int behind = 0;
+        for (size_t i = factors.size(); i-- > 0;) {
+          if (factors[i] == factor) places.emplace(of_output, t, axis, behind);
+          if (rule.factors[factors[i]].size > 1) ++behind;
+        }
+      }
+    }
+  };
+  collect(false, rule.inputs);
+  collect(true, rule.outputs);
+  return places;
+}
+
+// "1:r3" -> "1:r2"
+std::string renamedUse(const FactorRule& from, const FactorRule& to, const std::string& use) {
+  const size_t name = use.find(':') + 1;  // 0: it has none
+  const auto named = [&](const Factor& factor) { return name > 0 && factor.name == use.substr(name); };
+  const auto found = std::find_if(from.factors.begin(), from.factors.end(), named);
+  if (found == from.factors.end()) return use;
+  const auto places = placesOfFactor(from, static_cast<int>(found - from.factors.begin()));
+  for (int factor = 0; factor < std::ssize(to.factors); ++factor) {
+    if (to.factors[factor].size > 1 && placesOfFactor(to, factor) == places)
+      return use.substr(0, name) + to.factors[factor].name;
+  }
+  return use;
+}
+
 }  // namespace
 
+void renameFactors(const Graph& from, const Graph& to, ShardingPlan& plan) {
+  std::unordered_map<std::string_view, NodeId> counterparts;
+  for (const NodeId id : idsBelow<NodeId>(to.nodes.size())) counterparts.emplace(nodeKey(to, id), id);
+  for (const NodeId id : idsBelow<NodeId>(from.nodes.size())) {
+    const auto strategy = plan.strategies.find(nodeKey(from, id));
+    const auto counterpart = counterparts.find(nodeKey(from, id));
+    if (strategy == plan.strategies.end() || counterpart == counterparts.end()) continue;
+    const std::optional<FactorRule> rule = factorRule(from, id), other = factorRule(to, counterpart->second);
+    if (!rule || !other) continue;
+    std::istringstream uses(strategy->second);
+    std::vector<std::string> renamed;
+    for (std::string use; uses >> use;) renamed.push_back(renamedUse(*rule, *other, use));
+    strategy->second = fmt::format("{}", fmt::join(renamed, " "));
+  }
+}
+
 StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                             const ShardingPlan& plan) {
-  return readSharding(training, nodes, plan,
+                             const ShardingPlan& plan, int64_t rows, const std::vector<int64_t>& rowless) {
+  return readSharding(training, nodes, plan, LogicalMesh{plan.mesh, rows, rowless},
                       [](const std::string& message) { fail(ErrorCode::kConfiguration, "{}", message); });
 }
 
 std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                                         const ShardingPlan& plan) {
   std::vector<std::string> faults;
-  readSharding(training, nodes, plan, [&](const std::string& message) { faults.push_back(message); });
+  readSharding(training, nodes, plan, LogicalMesh{plan.mesh},
+               [&](const std::string& message) { faults.push_back(message); });
   return faults;
 }
 

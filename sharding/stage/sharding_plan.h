@@ -20,10 +20,17 @@ const std::string& nodeKey(const Graph& graph, NodeId node);
 void describeSharding(const TrainingGraph& training, const std::vector<NodeId>& nodes,
                       const StageSharding& sharding, ShardingPlan& plan);
 
+// `rows`, `rowless`: as the mesh shall have them (LogicalMesh); the plan says only how devices are arranged.
 // Errors: kConfiguration naming the entry: a name that the stage does not have, uses or a spec that do not
 // fit, a partial sum where none may be.
 StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<NodeId>& nodes,
-                             const ShardingPlan& plan);
+                             const ShardingPlan& plan, int64_t rows = 0,
+                             const std::vector<int64_t>& rowless = {});
+
+// The plan's strategies for the same nodes at another size: where an axis of one row has no factor, others
+// have other names (a Reshape's r3 is r2). A factor is found again by the axes that hold it; a strategy whose
+// factor is not found stays as it is.
+void renameFactors(const Graph& from, const Graph& to, ShardingPlan& plan);
 
 // Everything for which shardingOfPlan would refuse it, a message each; empty: nothing.
 std::vector<std::string> shardingFaults(const TrainingGraph& training, const std::vector<NodeId>& nodes,

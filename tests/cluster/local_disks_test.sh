@@ -9,6 +9,11 @@
 #   lost      a part that no host has any more: the job says which, and the command that would copy it
 #   damaged   a host finds that its part is not what was written: the job goes back to the checkpoint before, or ends where there is none
 #   whole     the same of a part that another host has whole: it comes from there, and the job goes on where it was
+#   dumps     what ranks write of their tensors needs a folder that both hosts share: another is refused before the first step
+#   alone     what a run on one host has saved goes on over both: the other host gets what it needs; a host whose own is newer, and whole,
+#             than the coordinator's refuses to begin
+#   rejoined  the same in one job: a node is lost, the other goes on alone, and with the node that has come back from what it has saved
+#   apart     the coordinator is on a host that has no ranks: it has the manifest, and the job goes on from there
 #   kills     processes of any kind are killed at random moments; the weights are those of a run that is left alone
 set -euo pipefail
 # shellcheck source=tests/cluster/isolate.sh
@@ -21,12 +26,13 @@ RANDOM=${4:-1}
 needs hostname hostname
 work=$(mktemp -d /tmp/pipeshard-disks-XXXXXX)
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/saved" "$work/disk0" "$work/disk1"
+mkdir "$work/saved" "$work/disk0" "$work/disk1" "$work/disk2"
 plan=$work/job.plan
 saved=$work/saved
 wait=20
 last=300
 every=20
+extra=()
 
 fail() {
   echo "FAILED: $*" >&2
@@ -46,8 +52,8 @@ make_plan() {
   "$pipeshard" run "$plan" --steps "$last" --checkpoint "$work/whole" --every 1h --threads 1 >"$work/whole.out" 2>"$work/whole.err" || fail "the whole run"
 }
 
-# run STEPS [FIRST_NODE_HOST SECOND_NODE_HOST]: the coordinator and node 0 on host 0, node 1 on host 1, unless hosts are given. Its exit
-# code is that of the coordinator's command.
+# run STEPS [FIRST_NODE_HOST SECOND_NODE_HOST]: the coordinator and node 0 on host 0, node 1 on host 1, unless hosts are given
+# (coordinator: its own). Its exit code is that of the coordinator's command.
 run() {
   local steps=$1 first=${2:-0} second=${3:-1} code=0
   rm -f "$work/job.key"
@@ -55,8 +61,8 @@ run() {
   local node0=$!
   on "$second" "$pipeshard" node --key-file "$work/job.key" --wait "$wait" --index 1 >"$work/node1.out" 2>"$work/node1.err" &
   local node1=$!
-  on "$first" "$pipeshard" run "$plan" --steps "$steps" --checkpoint "$saved" --every $every --listen 'tcp://127.0.0.1:*' \
-    --key-file "$work/job.key" --node-timeout "$wait" --threads 1 >"$work/run.out" 2>"$work/run.err" &
+  on "${coordinator:-$first}" "$pipeshard" run "$plan" --steps "$steps" --checkpoint "$saved" --every $every --listen 'tcp://127.0.0.1:*' \
+    --key-file "$work/job.key" --node-timeout "$wait" --threads 1 "${extra[@]}" >"$work/run.out" 2>"$work/run.err" &
   pids=("$!" "$node0" "$node1")
   [ -z "${killer:-}" ] || $killer
   wait "${pids[0]}" || code=$?
@@ -101,6 +107,8 @@ case $case in
     [ -e "$work/disk1/step-000100/rank-0001.safetensors" ] || fail "rank 1 has not written on host 1"
     run 300 || fail "the second run"
     ! grep -q "from other hosts" "$work/run.err" || fail "something was fetched that was there"
+    grep -q "saved: .*/step-000300; parts of it are on other hosts' disks, copy them: rank-0001.*host1.*; then .pipeshard export" "$work/run.out" ||
+      fail "the run does not say that export needs the other part"
     compare
     on 0 "$pipeshard" checkpoint "$saved" | grep -q "rank-0001.safetensors on host host1 (rsync" || fail "checkpoint does not say where"
     on 0 "$pipeshard" export "$saved" -o "$work/trained.onnx" 2>"$work/export.err" && fail "it exports half a model"
@@ -165,6 +173,81 @@ case $case in
     truncate -s 100 "$work/disk1/step-000100/$part"
     run 300 || fail "a copy that is too short"
     grep -q "host host1.*$part has 100 bytes.*; it has come whole from another host" "$work/run.err" || fail "it does not say what is short"
+    compare
+    ;;
+  dumps)
+    make_plan --stages uniform:2
+    mkdir "$work/disk1/dump"
+    extra=(--dump "$saved/dump")
+    code=0
+    run 20 || code=$?
+    [ $code -eq 78 ] || fail "exit code $code"
+    grep -q "host host1.*$saved/dump is on this host not the folder .*which all hosts must share: name one with --dump" "$work/run.err" ||
+      fail "it does not say what is needed"
+    [ -z "$(ls -A "$work/disk0/dump" "$work/disk1/dump" | grep safetensors)" ] || fail "a step was done"
+    extra=(--dump "$work/dump")
+    run 20 || fail "a folder that both hosts share"
+    [ -e "$work/dump/step-000020.rank-0000.safetensors" ] || fail "rank 0 has dumped nothing"
+    [ -e "$work/dump/step-000020.rank-0001.safetensors" ] || fail "rank 1 has dumped nothing"
+    [ -z "$(ls -A "$work/dump" | grep -v safetensors)" ] || fail "something else is left: $(ls -A "$work/dump")"
+    ;;
+  alone)
+    make_plan --stages uniform:1
+    run 60 || fail "the first run"
+    on 0 "$pipeshard" run "$plan" --steps 100 --checkpoint "$saved" --every 1h --threads 1 >"$work/alone.out" 2>"$work/alone.err" || fail "the run on host 0"
+    code=0
+    run 200 1 0 || code=$?
+    [ $code -eq 78 ] || fail "exit code $code"
+    grep -q "whole checkpoint on this host's own disk, $saved/step-000100, and .* none newer than step 60" "$work/run.err" || fail "it does not say which is newer"
+    run 200 || fail "over both hosts"
+    grep -q "going on after step 100" "$work/run.out" || fail "it goes on elsewhere"
+    grep -q "host host1.*has got .*rank-0000.safetensors.* of the checkpoint from other hosts" "$work/run.err" || fail "host 1 has got nothing"
+    run 300 1 0 || fail "hosts that have changed places"
+    grep -q "going on after step 200" "$work/run.out" || fail "it goes on elsewhere than after step 200"
+    compare
+    ;;
+  rejoined)
+    last=1
+    make_plan --stages uniform:1
+    on 0 "$pipeshard" run "$plan" --steps 10000000 --checkpoint "$saved" --every 1s --restarts 3 --listen 'tcp://127.0.0.1:*' \
+      --key-file "$work/job.key" --node-timeout "$wait" --threads 1 >"$work/run.out" 2>"$work/run.err" &
+    job=$!
+    daemon() { on "$1" "$pipeshard" node --key-file "$work/job.key" --wait "$((60 + $1))" >>"$work/node$1.out" 2>>"$work/node$1.err" & }
+    pid_of() { pgrep -f "^$pipeshard node --key-file $work/job.key --wait $((60 + $1))"; }
+    await() {  # TIMES TEXT
+      local tries=0
+      until [ "$(cat "$work/run.out" "$work/run.err" | grep -c "$2")" -ge "$1" ]; do
+        kill -0 $job 2>/dev/null || fail "the job has ended; there is no '$2'"
+        [ $((++tries)) -lt 400 ] || fail "no '$2'"
+        sleep 0.2
+      done
+    }
+    daemon 0
+    await 1 "node 0 joined"
+    daemon 1
+    await 1 "^checkpoint: "
+    lost=$(pid_of 1)
+    pkill -KILL -P "$lost" || true
+    kill -KILL "$lost"
+    await 1 "restart 1 of 3 (.*is done"
+    await 1 "checkpoints: host host0 writes all of them"
+    await $(($(cat "$work/run.out" "$work/run.err" | grep -c "^checkpoint: ") + 2)) "^checkpoint: "
+    daemon 1
+    await 2 "joined: host host1"
+    pkill -KILL -P "$(pid_of 0)"
+    await 1 "restart 2 of 3 (.*is done"
+    ! grep -h "older one" "$work/run.out" "$work/run.err" || fail "a whole checkpoint was skipped"
+    grep -q "host host1.*has got .* of the checkpoint from other hosts" "$work/run.err" || fail "host 1 takes no part"
+    ;;
+  apart)
+    make_plan --stages uniform:2
+    coordinator=2
+    run 100 || fail "the first run"
+    [ -e "$work/disk2/step-000100/COMMIT" ] || fail "the coordinator's host has no manifest"
+    [ -e "$work/disk1/step-000100/COMMIT" ] || fail "host 1 has not heard of the commit"
+    run 300 || fail "the second run"
+    grep -q "going on after step 100" "$work/run.out" || fail "it goes on elsewhere"
+    grep -q "saved: .*rank-0000.safetensors on host host0 .*rank-0001.safetensors on host host1" "$work/run.out" || fail "it does not say where all of it is"
     compare
     ;;
   kills)

@@ -29,7 +29,7 @@ WORKER_STOP_LIMIT = 10.0
 NODE_WAIT = "6"  # seconds that a coordinator or daemon waits for the others
 INFORMATION = re.compile(
     r"^(.* \.\.\.|waiting for \d+ nodes?; start on each host: .*|node \d+ joined: host \S+, pid \d+"
-    r"|control at \S+: \d+ messages dropped and \d+ connections refused so far.*"  # a worker that died in its handshake counts
+    r"|control at \S+: (\d+ messages? dropped)?( and )?(\d+ connections? refused)? so far.*"  # a worker that died in its handshake counts
     r"|(pipeshard node: |node \d+ \(.*\): )tensors at \S+: \d+ connections refused so far.*"  # so does a daemon
     r"|pipeshard node: (joined the coordinator at .*|waiting for .*|started ranks? [\d, ]+|the job is done|the job is over: .*))$")
 BACKTRACE = re.compile(r"^(.*: ended by SIG(SEGV|ABRT); backtrace:|\S+(\(\S*\))?\[0x[0-9a-f]+\])$")  # a crashed worker's own last words

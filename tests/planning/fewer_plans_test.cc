@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
+
 #include "planning/directory/plan_directory.h"
+#include "planning/fewer/host_plan.h"
+#include "tests/expect_error.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -36,6 +41,49 @@ TEST(FewerPlans, KeepTheCutsOfBoundariesAsFarAsThereAreStages) {
     EXPECT_NE(two.boundaries[0], plans[1].uncut[0]);
     EXPECT_THAT(two.stages, SizeIs(2));
   }
+}
+
+// Of all files in it, by path.
+std::map<std::string, std::string> filesIn(const std::string& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) files[entry.path().lexically_relative(directory)] = readFile(entry.path());
+  }
+  return files;
+}
+
+TEST(FewerPlans, AreTheSameOnAnotherHostThatMakesItsOwn) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("job.plan");
+  const auto plan = [&](const std::string& microbatches) {
+    const CommandResult planned =
+        runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "2x1", "--stages", "uniform:2",
+                      "--microbatches", microbatches, "-o", directory});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  };
+  const auto nobody = [](const std::string&) {};
+  plan("4");
+  const auto plans = prepareFewerPlans(directory, nobody);
+  ASSERT_THAT(plans, SizeIs(1));
+  ASSERT_EQ(plans[0].why, "");
+  completePlan(plans[0].directory, 20, nobody);  // with programs that evaluate
+  const auto made = filesIn(directory + "/fewer");
+  EXPECT_TRUE(made.contains("1/evaluation/ranks.json"));
+  std::filesystem::remove_all(directory + "/fewer");
+  completePlan(plans[0].directory + "/", 20, nobody);
+  EXPECT_TRUE(filesIn(directory + "/fewer") == made);
+
+  EXPECT_ERROR(completePlan(directory + "/fewer/7", 0, nobody), ErrorCode::kMissingInput, "fewer/7");
+  // Of a plan that was edited, which is not that of the other hosts, nothing is made.
+  std::filesystem::remove_all(directory + "/fewer");
+  std::filesystem::rename(directory, directory + ".before");
+  plan("2");
+  std::filesystem::copy_file(directory + ".before/plan.json", directory + "/plan.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto edited = filesIn(directory);
+  completePlan(plans[0].directory, 20, nobody);
+  completePlan(directory, 20, nobody);
+  EXPECT_TRUE(filesIn(directory) == edited);
 }
 
 std::vector<PlanForFewer> plansOf(const std::string& directory, std::vector<std::string> options) {

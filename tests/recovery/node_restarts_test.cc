@@ -95,6 +95,13 @@ class NodeRestarts : public ::testing::Test {
       losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
     return losses;
   }
+  // Of the line that says so of this restart; -1: there is none.
+  static double secondsAfterLoss(const std::string& errors, const std::string& restart) {
+    const std::string before = " is done ";
+    const size_t line = errors.find(restart);
+    const size_t at = line == std::string::npos ? line : errors.find(before, line);
+    return at == std::string::npos ? -1 : std::stod(errors.substr(at + before.size()));
+  }
   void expectNothingLeft() {
     EXPECT_TRUE(eventually([&] { return processesMentioning(folder_.path().string()).empty(); }, seconds(5)));
     EXPECT_FALSE(std::filesystem::exists(at("job.key")));
@@ -140,6 +147,8 @@ TEST_F(NodeRestarts, ALostWorkerAndALostNodeLeaveTheWeightsAsTheyWouldBe) {
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_THAT(ended.errors, HasSubstr("; going on on node 0 (host "));
   EXPECT_THAT(ended.errors, HasSubstr(", node 2 (host "));
+  // From when the node was heard of last, not from when it was given up: that is 4 s later.
+  EXPECT_GE(secondsAfterLoss(ended.errors, "restart 2 of 5 (node 1 "), 4.0);
   EXPECT_THAT(ended.errors, Not(HasSubstr("with the plan for 1 device,")));
   finish(second);
   for (const Process& node : {first, spare}) {
@@ -178,6 +187,8 @@ TEST_F(NodeRestarts, FewerDevicesGoOnWithAPlanOfTheirOwnAndACameBackNodeIsUsedNe
   ::kill(run_.pid, SIGTERM);
   const CommandResult ended = finish(run_, seconds(20));
   EXPECT_EQ(ended.exit_code, 75) << ended.errors;
+  EXPECT_THAT(ended.errors, Not(HasSubstr("dropped")));  // no stranger was there
+  EXPECT_THAT(ended.errors, Not(HasSubstr("refused")));
   EXPECT_EQ(finish(first, seconds(10)).exit_code, 75);
   EXPECT_EQ(finish(back, seconds(10)).exit_code, 75);
   expectNothingLeft();

@@ -51,6 +51,17 @@ TEST(ResNet, RunningStatisticsEqualOneDeviceInEverySchedule) {
   }
 }
 
+// Of a normalization only the bias is trained, or only the scale.
+TEST(ResNet, EqualsOneDeviceWithHalfOfEachNormalizationFrozen) {
+  for (const char* frozen : {"bn.*weight", "bn.*bias"}) {
+    std::vector<std::string> line = commandLine("1f1b", "float64", "4");
+    line.insert(line.end(), {"--freeze", frozen});
+    const CommandResult result = runPipeshard(line);
+    EXPECT_EQ(result.exit_code, 0) << frozen << result.output << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("PASS")) << frozen;
+  }
+}
+
 std::vector<double> golden(const NpzFile& file, const std::string& name) {
   const NpzArray array = file.read(name);
   return numericElements(Constant{array.data_type, array.shape, array.bytes});

@@ -49,6 +49,17 @@ TEST(ShardingCommand, APlanReplaysItsSharding) {
   EXPECT_EQ(validated.exit_code, 0) << validated.errors;
 }
 
+// The gradient of a normalization's bias is asked for alone.
+TEST(ShardingCommand, MegatronTrainsABiasBesideAFrozenScale) {
+  for (const std::string method : {"megatron:1,4", "megatron:2,2", "megatron-zero2:2,2"}) {
+    const CommandResult validated = runPipeshard(
+        {"validate", "examples/gpt2.onnx", "--cluster", "1x4", "--stages", "uniform:1", "--dim", "batch=4",
+         "--method", method, "--freeze", "weight", "--precision", "float64", "--steps", "2"});
+    EXPECT_EQ(validated.exit_code, 0) << method << validated.output << validated.errors;
+    EXPECT_THAT(validated.output, HasSubstr("PASS")) << method;
+  }
+}
+
 TEST(ShardingCommand, ListsEveryCombinationOfInputShardings) {
   const TemporaryFolder folder;
   const CommandResult planned =
@@ -127,8 +138,21 @@ TEST(ShardingCommand, TheLastBatchHasFewerMicrobatchesWhereDevicesNeedRows) {
   line.back() = "3";
   const CommandResult refused = runPipeshard(line);
   EXPECT_EQ(refused.exit_code, 78) << refused.errors;
-  EXPECT_THAT(refused.errors, HasSubstr("the last batch of 3 example(s)"));
+  EXPECT_THAT(refused.errors, HasSubstr("the last batch of 3 examples fits how the stages"));
   EXPECT_THAT(refused.errors, HasSubstr("--drop-last"));
+  line.resize(line.size() - 3);
+  line.insert(line.end(), {"tensor-parallel", "--last-batch", "3"});  // as the message says
+  EXPECT_EQ(runPipeshard(line).exit_code, 0);
+}
+
+// Four rows and three, by two devices: the tokens of a row stay together.
+TEST(ShardingCommand, MicrobatchesOfATransformerMayHaveUnequalRows) {
+  for (const std::string method : {"data-parallel", "zero3"}) {
+    const CommandResult validated =
+        runPipeshard({"validate", "examples/gpt2.onnx", "--dim", "batch=7", "--cluster", "1x2",
+                      "--microbatches", "2", "--precision", "float64", "--method", method});
+    EXPECT_EQ(validated.exit_code, 0) << method << validated.errors;
+  }
 }
 
 TEST(ShardingCommand, APlanThatWasEditedSaysWhichEntryIsWrong) {

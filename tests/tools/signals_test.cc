@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/sanitizers.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -182,6 +183,7 @@ TEST_F(SignalsTest, AFullDiskUnderStandardOutputIsSaid) {
 }
 
 TEST_F(SignalsTest, AHundredMillionStepsAreNoMatterOfMemory) {
+  SKIP_UNDER_SANITIZERS("their shadow of the memory counts as resident");
   const pid_t pid = startPipeshard(runOf(100'000'000), at("out"), at("err"));
   ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step 1/") != std::string::npos; },
                          std::chrono::seconds(20)));

@@ -271,6 +271,28 @@ TEST(SimulateCommand, ForeseesTheArenasThatRunAllocates) {
   }
 }
 
+// The last batch has programs of its own, with constants of their own, in the same arena.
+TEST_F(SimulatedPlan, ForeseesWhatRunAllocatesForALastBatchToo) {
+  for (const std::string options : {"examples/gpt2.onnx --cluster 1x2 --dim batch=8 --microbatches 4",
+                                    "examples/mlp.onnx --cluster 1x4 --dim batch=8 --stages uniform:1 "
+                                    "--method zero2 --microbatches 2"}) {
+    plan(options);
+    const json whole = report("");
+    plan(options + " --last-batch 4");
+    const json foreseen = report("");
+    EXPECT_GT(foreseen.at("constant_bytes").at(0), whole.at("constant_bytes").at(0)) << options;
+    const CommandResult ran =
+        runPipeshard({"run", folder.file("plan"), "--steps", "2", "--json", folder.file("run.json")});
+    ASSERT_EQ(ran.exit_code, 0) << options << ran.errors;
+    const json ranks = json::parse(readFile(folder.file("run.json"))).at("ranks");
+    ASSERT_EQ(foreseen.at("arena_bytes").size(), ranks.size());
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (const char* figure : {"arena_bytes", "constant_bytes"})
+        EXPECT_EQ(foreseen.at(figure).at(rank), ranks.at(rank).at(figure)) << options << ", rank " << rank;
+    }
+  }
+}
+
 void expectRefused(const std::string& options, int code, const std::string& message) {
   const CommandResult result = simulated(options);
   EXPECT_EQ(result.exit_code, code) << options;

@@ -232,11 +232,33 @@ TEST(ControlLimits, ANoticeSaysWhatWasDroppedAndComesOncePerMinute) {
   EXPECT_TRUE(pair.server->receive(5s));
   const auto notice = pair.server->takeNotice();
   ASSERT_TRUE(notice);
-  EXPECT_NE(notice->find("1 messages dropped"), std::string::npos) << *notice;
+  EXPECT_NE(notice->find(": 1 message dropped so far"), std::string::npos) << *notice;
+  EXPECT_EQ(notice->find("connection"), std::string::npos) << *notice;  // none was refused
   EXPECT_NE(notice->find("rank 0: 'nonsense'"), std::string::npos) << *notice;
   pair.client->send("nonsense", {});
   EXPECT_TRUE(pair.server->receive(5s));
   EXPECT_FALSE(pair.server->takeNotice());
+}
+
+// Of one that was sent away, its farewell is on the way still.
+TEST(ControlLimits, WhatSomebodySaysWhoWasForgottenIsNoStrangersMessage) {
+  const JobKeys keys = makeJobKeys();
+  const auto server = ControlServer::bind({.job_id = "job", .keys = keys, .schema = table()});
+  ControlClientOptions options;
+  options.keys = keys.clientKeys();
+  auto connecting = std::async(std::launch::async, [&] {
+    return ControlClient::connect(server->endpoint(), "job", 1'234'567, 10s, options);
+  });
+  EXPECT_TRUE(server->receive(10s));
+  const std::unique_ptr<ControlClient> client = connecting.get();
+  server->forget(1'234'567);
+  client->send("stop", {});
+  client->send("piece", {{"offset", 0}}, std::vector<std::byte>(3));
+  EXPECT_FALSE(server->receive(500ms));
+  EXPECT_EQ(server->counters().late, 2U);
+  EXPECT_EQ(server->counters().unregistered, 0U);
+  EXPECT_EQ(server->counters().garbage, 0U);
+  EXPECT_FALSE(server->takeNotice());
 }
 
 }  // namespace

@@ -22,21 +22,23 @@ bool holdsTokens(const ProgramInput& input) {
          std::find(kNames.begin(), kNames.end(), input.name) != kNames.end();
 }
 
-std::vector<int64_t> tokensByLength(const Plan& plan, const ProgramInput& input) {
-  std::vector<int64_t> tokens = {elementCount(input.shape)};
-  for (const int64_t length : plan.shorter_lengths) tokens.push_back(input.shape.at(input.axis) * length);
-  return tokens;
+// `inputs`: of a program for such batches, of any rank.
+BatchContents contentsOf(const std::vector<ProgramInput>& inputs) {
+  BatchContents contents;
+  for (const ProgramInput& input : inputs) {
+    if (input.axis >= 0) contents.examples = std::max(contents.examples, input.shape.at(input.axis));
+    if (holdsTokens(input)) contents.tokens = elementCount(input.shape);
+  }
+  return contents;
 }
 
 }  // namespace
 
-RunFacts runFacts(const Plan& plan, const Program& program, const JobSpec& job) {
+RunFacts runFacts(const Plan& plan, ProgramFolder& folder, const JobSpec& job) {
   RunFacts facts;
   facts.steps = job.steps;
-  for (const ProgramInput& input : program.inputs) {
-    if (input.axis >= 0) facts.examples = std::max(facts.examples, input.shape.at(input.axis));
-    if (holdsTokens(input)) facts.tokens = tokensByLength(plan, input);
-  }
+  for (const StepSize size : folder.sizes())
+    facts.batches[size] = contentsOf(folder.program(RankId(0), size).inputs);
   facts.optimizer = plan.given.optimizer;
   facts.updates = plan.updates_per_step;
   facts.evaluated_every = job.evaluation.asked() ? job.evaluation.every_steps : 0;
@@ -56,8 +58,8 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
   if (!start_) {
     start_ = now;
     evaluating_ = 0;
-    tokens_ = 0;
-    samples_.push_back({-event.seconds, event.step - 1, 0});
+    done_ = {};
+    samples_.push_back({-event.seconds, event.step - 1, {}});
   }
   const double elapsed = std::chrono::duration<double>(now - *start_).count() - evaluating_;
   while (samples_.size() > 1 && samples_[1].seconds <= elapsed - kOfLate) samples_.pop_front();
@@ -67,15 +69,14 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
   figures.steps = facts_.steps;
   figures.loss = event.loss;
   figures.seconds = event.seconds;
-  figures.steps_per_second =
-      static_cast<double>(event.step - oldest.step) / std::max(elapsed - oldest.seconds, 1e-9);
-  figures.examples_per_second = figures.steps_per_second * static_cast<double>(facts_.examples);
-  const size_t length = event.result == nullptr ? 0 : event.result->length;
-  figures.tokens = length < facts_.tokens.size() ? facts_.tokens[length] : 0;
-  tokens_ += figures.tokens;
-  figures.tokens_per_second =
-      static_cast<double>(tokens_ - oldest.tokens) / std::max(elapsed - oldest.seconds, 1e-9);
-  if (elapsed - samples_.back().seconds >= kSampleEvery) samples_.push_back({elapsed, event.step, tokens_});
+  const auto rateOfLate = [&](int64_t now_done, int64_t before) {
+    return static_cast<double>(now_done - before) / std::max(elapsed - oldest.seconds, 1e-9);
+  };
+  takeBatch(event.result == nullptr ? StepSize::kWholeBatch : event.result->size);
+  figures.steps_per_second = rateOfLate(event.step, oldest.step);
+  figures.examples_per_second = rateOfLate(done_.examples, oldest.done.examples);
+  figures.tokens_per_second = rateOfLate(done_.tokens, oldest.done.tokens);
+  if (elapsed - samples_.back().seconds >= kSampleEvery) samples_.push_back({elapsed, event.step, done_});
   figures.learning_rate.reset();
   if (facts_.optimizer.kind != OptimizerSpec::Kind::kNone)
     figures.learning_rate =
@@ -91,6 +92,15 @@ void RunMeter::takeStep(const JobProgress& event, Clock::time_point now) {
   const int64_t evaluations = facts_.evaluated_every > 0 ? left / facts_.evaluated_every : 0;
   figures.seconds_left = static_cast<double>(left) / figures.steps_per_second +
                          static_cast<double>(evaluations) * last_evaluation_;
+}
+
+void RunMeter::takeBatch(StepSize size) {
+  const auto found = facts_.batches.find(size);
+  const BatchContents contents = found == facts_.batches.end() ? BatchContents{} : found->second;
+  figures_.examples = contents.examples;
+  figures_.tokens = contents.tokens;
+  done_.examples += contents.examples;
+  done_.tokens += contents.tokens;
 }
 
 void RunMeter::takeEvaluation(const JobProgress& event) {

@@ -5,29 +5,35 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ir/plan/plan.h"
-#include "ir/program/program.h"
+#include "ir/program/step_size.h"
+#include "runtime/execute/rank_image.h"
 #include "runtime/job/job.h"
 
 namespace pipeshard {
 
-// What a step is made of.
+// What a step's batch has.
+struct BatchContents {
+  int64_t examples = 0;  // rows; 0: the model's batch cannot be told
+  int64_t tokens = 0;    // with those that rows are padded with; 0: the model reads none
+};
+
+// What steps are made of.
 struct RunFacts {
-  int64_t steps = 1;     // of the run, in all
-  int64_t examples = 0;  // rows of a step's batch; 0: the model's batch cannot be told
-  // That a step's batch has, of a model that reads tokens, by StepSize::length; empty: it does not.
-  std::vector<int64_t> tokens = {};
-  OptimizerSpec optimizer;      // its rate goes by updates
-  int64_t updates = 1;          // of a step
+  int64_t steps = 1;                               // of the run, in all
+  std::map<StepSize, BatchContents> batches = {};  // of every size of step that the plan has
+  OptimizerSpec optimizer;                         // its rate goes by updates
+  int64_t updates = 1;                             // of a step
   int64_t evaluated_every = 0;  // steps; 0: held-out data are evaluated at the end, or not at all
 };
-// `program`: of any rank.
-RunFacts runFacts(const Plan& plan, const Program& program, const JobSpec& job);
+// `folder`: the plan's programs. Errors as ProgramFolder.
+RunFacts runFacts(const Plan& plan, ProgramFolder& folder, const JobSpec& job);
 
 struct RunFigures {
   int64_t step = 0;
@@ -35,7 +41,8 @@ struct RunFigures {
   std::optional<double> loss = {};
   double seconds = 0;                        // of the step, on the slowest rank
   double steps_per_second = 0;               // of late: about ten seconds, without evaluations
-  double examples_per_second = 0;            // likewise; 0: not known
+  int64_t examples = 0;                      // of the step; 0: not known
+  double examples_per_second = 0;            // of late; 0: likewise
   int64_t tokens = 0;                        // of the step; 0: the model reads none
   double tokens_per_second = 0;              // of late; 0: likewise
   std::optional<double> learning_rate = {};  // of the step's last update; nothing: nothing is trained
@@ -61,12 +68,13 @@ class RunMeter {
 
  private:
   void takeStep(const JobProgress& event, Clock::time_point now);
+  void takeBatch(StepSize size);
   void takeEvaluation(const JobProgress& event);
 
   struct Sample {
     double seconds = 0;  // since the first step began, without evaluations
     int64_t step = 0;
-    int64_t tokens = 0;  // so far, of all steps
+    BatchContents done = {};  // so far, by all steps
   };
 
   RunFacts facts_;
@@ -74,7 +82,7 @@ class RunMeter {
   std::optional<Clock::time_point> start_;
   double evaluating_ = 0;       // seconds, so far
   double last_evaluation_ = 0;  // seconds
-  int64_t tokens_ = 0;          // of all steps since the first
+  BatchContents done_;          // by all steps since the first
   std::deque<Sample> samples_;  // of the last ten seconds, and one before
 };
 

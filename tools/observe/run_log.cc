@@ -68,9 +68,9 @@ std::string tableLine(const Columns& columns) {
 
 }  // namespace
 
-RunLog::RunLog(const std::string& directory, const RunFacts& facts,
-               const std::function<void(const std::string&)>& notice, std::chrono::milliseconds patience)
-    : directory_(directory), facts_(facts), notice_(notice), files_(notice) {
+RunLog::RunLog(const std::string& directory, const std::function<void(const std::string&)>& notice,
+               std::chrono::milliseconds patience)
+    : directory_(directory), notice_(notice), files_(notice) {
   if (directory_.empty()) return;
   makeFolder(directory_);
   for (const char* name : {kSteps, kTable, kEvaluations, kEvents}) requireWritable(pathOf(name));
@@ -168,7 +168,7 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
   const Columns columns = {{"step", std::to_string(event.step)},
                            {"loss", textOf(event.loss)},
                            {"seconds", fmt::format("{:.6g}", event.seconds)},
-                           {"examples_per_second", textOf(rateOf(facts_.examples), "{:.6g}")},
+                           {"examples_per_second", textOf(rateOf(figures.examples), "{:.6g}")},
                            {"time", fmt::format("{:.3f}", time)},
                            {"learning_rate", textOf(figures.learning_rate)},
                            {"gradient_norm", textOf(figures.gradient_norm)},
@@ -186,7 +186,7 @@ void RunLog::takeStep(const JobProgress& event, const RunFigures& figures) {
   add("train/learning_rate", figures.learning_rate);
   add("train/gradient_norm", figures.gradient_norm);
   add("train/loss_scale", figures.loss_scale);
-  add("throughput/examples_per_second", rateOf(facts_.examples));
+  add("throughput/examples_per_second", rateOf(figures.examples));
   add("throughput/tokens_per_second", rateOf(figures.tokens));
   if (figures.resident_bytes > 0)
     add("memory/largest_worker_bytes", static_cast<double>(figures.resident_bytes));

@@ -42,9 +42,8 @@ class RunLog {
   // "": nothing is written. `notice` hears what people should know. Error(kDiskFull, kConfiguration) where
   // the folder cannot be written, or has a table of other columns; kAddressInUse: another job writes its log
   // there, and has not ended within `patience`.
-  RunLog(const std::string& directory, const RunFacts& facts,
-         const std::function<void(const std::string&)>& notice = {},
-         std::chrono::milliseconds patience = FolderLock::kPatience);
+  explicit RunLog(const std::string& directory, const std::function<void(const std::string&)>& notice = {},
+                  std::chrono::milliseconds patience = FolderLock::kPatience);
 
   // `figures`: of the step, or those of the last one. What cannot be written is a notice, and the log ends
   // there.
@@ -71,7 +70,6 @@ class RunLog {
 
   std::string directory_;
   FolderLock lock_;
-  RunFacts facts_;
   std::function<void(const std::string&)> notice_;
   BesideTraining files_;
   int64_t last_step_ = 0;  // that was written; 0: none

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "runtime/job/child_process.h"
 #include "tools/options/option_checks.h"
 
 namespace pipeshard {
@@ -60,6 +64,11 @@ void addListenOptions(CLI::App& command, ListenOptions& options) {
 }
 
 void refuseListenOptionsInVain(const CLI::App& command, const ListenOptions& options) {
+  if (options.pool.insecure && !options.pool.key_file.empty() && !options.listen.empty()) {
+    fail(ErrorCode::kUsage,
+         "--insecure listens without keys, and --key-file {} has keys; leave out one of them",
+         options.pool.key_file);
+  }
   if (!options.listen.empty()) return;
   refuseInVain(command,
                {"--key-file", "--advertise", "--insecure", "--data-plane", "--node-timeout", "--patience"},
@@ -70,6 +79,17 @@ namespace {
 
 // What one encrypted connection carries, about (benchmarks/README.md, wire_ratio): bytes per nanosecond.
 constexpr double kEncryptedRate = 0.5;
+
+// For daemons that a launcher has started: less than they wait for their command to end, more than a folder
+// of NFS takes to show a new file (30 s).
+constexpr std::chrono::seconds kLaunchedAreLate{45};
+
+// Daemons that may come late, and how late.
+void awaitLaunched(const ListenOptions& options, NodePoolOptions& pool) {
+  pool.awaited = options.launched_nodes;
+  if (options.launched_nodes > 0) pool.late = kLaunchedAreLate;
+  pool.late = std::min(pool.late, pool.wait);
+}
 
 // Where the plan counts on links that are several times faster than what encryption leaves of them.
 void sayIfEncryptionLimits(const Cluster& cluster) {
@@ -104,6 +124,7 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   pool_options.listen = options.listen;
   pool_options.count = cluster.nodeCount();
   pool_options.takes_spares = takes_spares;
+  awaitLaunched(options, pool_options);
   for (const ClusterNode& node : cluster.nodes) pool_options.devices.push_back(node.devices);
   auto pool = std::make_unique<NodePool>(pool_options);
   for (RankId rank : idsBelow<RankId>(countRanks(job.plan_directory)))
@@ -114,6 +135,43 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   fmt::print(stderr, "waiting for {} node{}; start on each host: {}\n", cluster.nodeCount(),
              cluster.nodeCount() == 1 ? "" : "s", pool->joinCommand());
   return pool;
+}
+
+void tellNodesOfEnd(const ListenOptions& options, std::unique_ptr<NodePool> pool, int exit_code,
+                    const std::string& why) try {
+  if (!pool) {
+    std::error_code ignored;
+    if (std::filesystem::exists(options.pool.key_file, ignored)) return;
+    NodePoolOptions late = options.pool;
+    late.listen = options.listen;
+    awaitLaunched(options, late);
+    if (late.awaited == 0) late.awaited = std::numeric_limits<int>::max();  // the plan was not read
+    pool = std::make_unique<NodePool>(late);
+  }
+  pool->dismiss(exit_code, why);
+  if (!pool->awaitsMore()) return;
+  fmt::print(stderr, "nodes that come within {} s of the beginning are told that the job is over\n",
+             pool->late().count());
+  SignalWatch signals;
+  pool->tellLateNodes([&] { return signals.take() != 0; });
+} catch (const Error&) {
+  // How the command itself ended is what counts.
+}
+
+int runWithNodes(const ListenOptions& options, std::unique_ptr<NodePool>& pool,
+                 const std::function<int()>& command) {
+  if (options.listen.empty()) return command();
+  try {
+    const int code = command();
+    tellNodesOfEnd(options, std::move(pool), code, "");
+    return code;
+  } catch (const JobInterrupted& interrupted) {
+    if (pool) pool->dismiss(static_cast<int>(interrupted.code()), interrupted.message());
+    throw;
+  } catch (const Error& error) {
+    tellNodesOfEnd(options, std::move(pool), static_cast<int>(error.code()), error.message());
+    throw;
+  }
 }
 
 void showNodes(const JobProgress& event) {

@@ -1,6 +1,7 @@
 // Options of the commands that run a job, for running it on nodes that join.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,18 @@ void refuseListenOptionsInVain(const CLI::App& command, const ListenOptions& opt
 // there. `takes_spares`: more nodes may join than the cluster has, to take the place of one that is lost.
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
                                          bool takes_spares = false);
+
+// Behind the end of a command that was told to listen: where nodes may still come (it refused before it
+// listened, or had nothing to do), they are told its exit code and why, for a short while. `pool`: as
+// listenForNodes gave it; nullptr: it was not called, or refused. Gives up without a word where it cannot
+// listen, or the key file may be another job's.
+void tellNodesOfEnd(const ListenOptions& options, std::unique_ptr<NodePool> pool, int exit_code,
+                    const std::string& why);
+
+// A command (its whole run) with tellNodesOfEnd behind it, if --listen is given. Of a signal that ends it,
+// nodes that have not come are not told.
+int runWithNodes(const ListenOptions& options, std::unique_ptr<NodePool>& pool,
+                 const std::function<int()>& command);
 
 // A line on standard error for every node that joins, for every rank that computes on a GPU: which one, and
 // for notices.

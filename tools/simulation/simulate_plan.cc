@@ -25,13 +25,13 @@
 #include "planning/programs/program_costs.h"
 #include "planning/request/profile_store.h"
 #include "runtime/execute/accumulation.h"
-#include "runtime/execute/executor.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/subgraph.h"
 #include "runtime/execute/worker_threads.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 #include "tools/simulation/measured_costs.h"
 #include "tools/simulation/simulation_report.h"
+#include "tools/simulation/worker_memory.h"
 #include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
@@ -39,13 +39,11 @@ namespace {
 
 struct SimulatedPlan {
   Plan plan;
-  RankSample sample;                   // of the ranks: those that were simulated
-  bool shows_each = false;             // all ranks, whichever were simulated
-  IdVector<RankId, Program> programs;  // by place in the sample
-  ProgramSimulation simulation;        // the trace by place; all else by rank
-  // By rank, as its worker will allocate; where they are written.
-  std::vector<int64_t> arena_bytes;
-  std::vector<int64_t> constant_bytes;
+  RankSample sample;                      // of the ranks: those that were simulated
+  bool shows_each = false;                // all ranks, whichever were simulated
+  IdVector<RankId, Program> programs;     // by place in the sample
+  ProgramSimulation simulation;           // the trace by place; all else by rank
+  IdVector<RankId, WorkerMemory> memory;  // by rank; where it is written
 };
 
 // Of `ranks`, how many are on the rank's node.
@@ -86,7 +84,8 @@ class PlanSimulator {
     const RankSample& sample = result_.sample;
     IdVector<RankId, ProgramCosts> costs;
     for (const RankId rank : sample.ranks) costs.push_back(costsOf(rank));
-    if (request_.with_json) noteMemory();
+    if (request_.with_json)
+      result_.memory = memoryOfWorkers(folder_, set_, [this](RankId rank) { return threadsOf(rank); });
     std::vector<Program> programs = samplePrograms(set_, sample);
     result_.programs.assign(std::make_move_iterator(programs.begin()),
                             std::make_move_iterator(programs.end()));
@@ -113,21 +112,13 @@ class PlanSimulator {
   }
 
  private:
-  struct MemoryOfKind {
-    int64_t arena_bytes = 0;
-    int64_t constant_bytes = 0;
-  };
   // What ranks of a kind cost that are treated like this one.
   struct Price {
     RankId rank;
     CostModel model;
     ProgramCosts costs = {};
   };
-  // All that is to be known of a kind: by threads, where it is written, and by treatment.
-  struct KindCosts {
-    std::map<int, MemoryOfKind> memory;
-    std::map<std::string, Price> prices;
-  };
+  using KindCosts = std::map<std::string, Price>;  // by treatment
 
   // A trace was recorded of every rank.
   void chooseSample() {
@@ -153,14 +144,6 @@ class PlanSimulator {
   int threadsOf(RankId rank) const {
     const int ranks = static_cast<int>(set_.ranks.size());
     return threadsPerWorker(request_.threads, ranksBeside(result_.plan.cluster, rank, ranks));
-  }
-
-  void noteMemory() {
-    for (const RankId rank : set_.ranks.ids()) {
-      const MemoryOfKind& memory = kinds_[set_.ranks[rank].kind].memory.at(threadsOf(rank));
-      result_.arena_bytes.push_back(memory.arena_bytes);
-      result_.constant_bytes.push_back(memory.constant_bytes);
-    }
   }
 
   // Equal for ranks of one kind whose instructions take equally long and whose buffers are equally large.
@@ -205,11 +188,8 @@ class PlanSimulator {
   // What kinds share is read and made ready once, and is in memory for them alone.
   void priceKinds() {
     kinds_.resize(set_.kinds.size());
-    if (request_.with_json) {
-      for (const RankId rank : set_.ranks.ids()) kinds_[set_.ranks[rank].kind].memory[threadsOf(rank)];
-    }
     for (const RankId rank : result_.sample.ranks)
-      kinds_[set_.ranks[rank].kind].prices.try_emplace(treatmentOf(rank), Price{rank, modelOf(rank)});
+      kinds_[set_.ranks[rank].kind].try_emplace(treatmentOf(rank), Price{rank, modelOf(rank)});
     const std::vector<std::vector<KindId>> together = kindsBySubgraphs(set_);
     parallelFor(processorCount(), static_cast<int32_t>(together.size()), [&](int32_t index) {
       std::map<std::string, std::unique_ptr<CompiledSubgraph>> ready;  // by file
@@ -229,7 +209,7 @@ class PlanSimulator {
         subgraphs.push_back(own.get());
       }
       const Accumulation accumulation = accumulationOf(first, subgraphs);
-      for (auto& [treatment, price] : kinds_[kind].prices) {
+      for (auto& [treatment, price] : kinds_[kind]) {
         const auto costsAs = [&](const Program& program) {
           return programCosts(program, subgraphs, price.model, accumulation);
         };
@@ -239,8 +219,6 @@ class PlanSimulator {
       error.addContext(fmt::format("rank {}", first.rank));
       throw;
     }
-    for (auto& [threads, memory] : kinds_[kind].memory)
-      memory = memoryOf({first, folder_.subgraphs(first), request_.directory}, threads);
   }
 
   // By places, between all that send to each other.
@@ -256,14 +234,8 @@ class PlanSimulator {
     return links;
   }
 
-  static MemoryOfKind memoryOf(RankImage image, int threads) {
-    const WorkerThreads limit(threads);
-    const Executor executor(std::move(image), {});  // plans the memory; nothing is allocated
-    return {executor.memory().total_bytes, executor.constantBytes()};
-  }
-
   ProgramCosts costsOf(RankId rank) {
-    const Price& price = kinds_[set_.ranks[rank].kind].prices.at(treatmentOf(rank));
+    const Price& price = kinds_[set_.ranks[rank].kind].at(treatmentOf(rank));
     if (!measured_) return price.costs;
     ProgramCosts costs = price.costs;
     const std::string missing = measured_->apply(instantiate(set_, rank), costs);
@@ -416,8 +388,10 @@ std::string jsonOf(const SimulatedPlan& simulated, const ScheduleOrders& orders)
   json["bubble_of_useful"] = simulation.bubbleOfUseful();
   json["bubble_of_span"] = simulation.bubbleOfSpan();
   json["peak_memory_bytes"] = simulation.peak_memory;
-  json["arena_bytes"] = simulated.arena_bytes;
-  json["constant_bytes"] = simulated.constant_bytes;
+  for (const WorkerMemory& memory : simulated.memory) {
+    json["arena_bytes"].push_back(memory.arena_bytes);
+    json["constant_bytes"].push_back(memory.constant_bytes);
+  }
   // Of each rank's node.
   json["communicator_bytes"] = nlohmann::ordered_json::array();
   const Cluster& cluster = simulated.plan.cluster;

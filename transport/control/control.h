@@ -46,6 +46,7 @@ struct ControlCounters {
   uint64_t other_job = 0;
   uint64_t stale = 0;         // another generation
   uint64_t unregistered = 0;  // sender did not register
+  uint64_t late = 0;          // sender was registered and has been forgotten: no stranger
   uint64_t duplicate = 0;     // sequence number seen before
   uint64_t lost = 0;          // gaps in sequence numbers; see ControlMessage::lost_before
   uint64_t flooded = 0;       // above the rate limit

@@ -80,6 +80,7 @@ void ControlGate::allow(const std::string& public_key, const std::string& user) 
 
 void ControlGate::watch(std::function<void()> on_end) {
   on_end_ = std::move(on_end);
+  noteFailure("");  // of requireRefusal
   monitor_.emplace(socket_.context(), socket_.socket());
   watching_.store(true);
   const char byte = 0;

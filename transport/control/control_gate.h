@@ -36,7 +36,7 @@ class ControlGate {
   void watch(std::function<void()> on_end = {});
   // Any thread.
   uint64_t failedHandshakes() const { return failed_.load(); }
-  std::string lastFailure() const;  // "unknown key from 10.0.0.7"
+  std::string lastFailure() const;  // "unknown key from 10.0.0.7"; "" before one was counted
 
  private:
   void serve();

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include <fmt/ranges.h>
+
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "transport/control/control.h"
 #include "transport/control/control_endpoint.h"
@@ -16,6 +21,8 @@ namespace pipeshard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMostForgotten = 1024;  // peers that are remembered as no strangers
 
 class Server : public ControlServer {
  public:
@@ -52,6 +59,8 @@ class Server : public ControlServer {
   void forget(int rank) override {
     const auto worker = workers_.find(rank);
     if (worker == workers_.end()) return;
+    forgotten_.push_back(worker->second.identity);
+    if (forgotten_.size() > kMostForgotten) forgotten_.pop_front();
     ranks_.erase(worker->second.identity);
     workers_.erase(worker);
   }
@@ -113,6 +122,9 @@ class Server : public ControlServer {
 
   std::nullopt_t drop(uint64_t& counter, std::string reason);
   std::optional<ControlMessage> take(const ReceivedFrames& received);
+  bool wasForgotten(const std::string& identity) const {
+    return std::find(forgotten_.begin(), forgotten_.end(), identity) != forgotten_.end();
+  }
   bool isOurs(const std::string& identity, const std::string& address, const ControlMessage& message);
   bool mayPass(Worker& worker) const;
   std::optional<ControlMessage> blame(int rank, uint64_t& counter, const std::string& why);
@@ -127,8 +139,9 @@ class Server : public ControlServer {
   std::string last_reason_ = {};  // for takeNotice()
   NoticeRate notices_;
   std::map<int, Worker> workers_;
-  std::map<std::string, int> ranks_;  // of registered identities
-  std::map<int, std::string> users_;  // reserved ranks
+  std::map<std::string, int> ranks_;        // of registered identities
+  std::deque<std::string> forgotten_ = {};  // identities that were registered
+  std::map<int, std::string> users_;        // reserved ranks
 };
 
 // Counts a message that is dropped; the reason is for the next notice.
@@ -153,15 +166,22 @@ std::optional<ControlMessage> Server::take(const ReceivedFrames& received) {
   const std::span<const std::string> frames = std::span(received.frames).subspan(1);
   const bool may_be_ours = worker || (frames.size() == 1 && frames[0].size() <= kMaxRegisterBytes);
   std::optional<ControlMessage> message = may_be_ours ? decodeControlFrames(frames) : std::nullopt;
+  // What a node says after it was sent away, say. It may register again.
+  if (!worker && !(message && message->type == kRegister) && wasForgotten(identity)) {
+    ++counters_.late;
+    return std::nullopt;
+  }
   if (!message || message->type == kFault) {
     if (worker) return blame(known->second, counters_.garbage, "not a control message");
     return drop(counters_.garbage, fmt::format("not a control message, from {}", address));
   }
   if (!isOurs(identity, address, *message)) return std::nullopt;
   if (message->type == kRegister) return registerWorker(received, std::move(*message));
-  if (!worker || message->rank != known->second) {
-    return drop(counters_.unregistered,
-                fmt::format("in the name of rank {}, from {}", message->rank, address));
+  if (!worker)
+    return drop(counters_.unregistered, fmt::format("of somebody who has not registered, from {}", address));
+  if (message->rank != known->second) {
+    return drop(counters_.unregistered, fmt::format("of rank {} in the name of rank {}, from {}",
+                                                    known->second, message->rank, address));
   }
   if (!acceptSequence(worker->numbering, *message, counters_)) return std::nullopt;
   if (const auto fault = controlFault(options_.schema, message->type, message->body, message->payload.size()))
@@ -273,10 +293,13 @@ std::optional<std::string> Server::takeNotice() {
   const uint64_t messages =
       now.garbage + now.other_version + now.other_job + now.stale + now.unregistered + now.flooded;
   if (!notices_.isDue(messages + now.handshakes)) return std::nullopt;
-  std::string text = fmt::format("control at {}: {} messages dropped and {} connections refused so far",
-                                 endpoint_, messages, now.handshakes);
-  if (!last_reason_.empty()) text += fmt::format("; last message: {}", last_reason_);
-  if (const std::string failure = gate_->lastFailure(); !failure.empty())
+  std::vector<std::string> dropped;
+  if (messages > 0) dropped.push_back(counted(static_cast<int64_t>(messages), "message") + " dropped");
+  if (now.handshakes > 0)
+    dropped.push_back(counted(static_cast<int64_t>(now.handshakes), "connection") + " refused");
+  std::string text = fmt::format("control at {}: {} so far", endpoint_, fmt::join(dropped, " and "));
+  if (messages > 0) text += fmt::format("; last message: {}", last_reason_);
+  if (const std::string failure = gate_->lastFailure(); now.handshakes > 0 && !failure.empty())
     text += fmt::format("; last connection: {}", failure);
   return text;
 }

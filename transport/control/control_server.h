@@ -68,14 +68,15 @@ class ControlServer {
   virtual void reserve(int rank, const std::string& user) = 0;
 
   virtual bool isRegistered(int rank) const = 0;
-  // Allows another process to register as `rank` (after its worker has died).
+  // Allows another process to register as `rank` (after its worker has died). What the one before still says
+  // is dropped without a notice.
   virtual void forget(int rank) = 0;
   // The address that `rank` registered from ("10.0.0.2"); "" when it is not registered or ZeroMQ does not
   // know.
   virtual std::string peerAddress(int rank) const = 0;
   virtual const ControlCounters& counters() const = 0;
-  // A line for the log when something was dropped since the last one, with counts and the last reason; at
-  // most once a minute.
+  // A line for the log when something of strangers was dropped since the last one, with counts and the last
+  // reasons; at most once a minute.
   virtual std::optional<std::string> takeNotice() = 0;
 };
 

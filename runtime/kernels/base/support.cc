@@ -27,13 +27,17 @@ class FunctionKernel : public Kernel {
 
 }  // namespace
 
-void checkArity(const KernelSpec& spec, size_t least, size_t most) {
+void checkInputs(const KernelSpec& spec, size_t least, size_t most) {
   if (spec.inputs.size() < least || spec.inputs.size() > most) {
     refuse(spec, "has {} inputs; the kernel takes {} to {}", spec.inputs.size(), least, most);
   }
   for (size_t i = 0; i < least; ++i) {
     if (!spec.inputs[i].present()) refuse(spec, "input {} is missing", i);
   }
+}
+
+void checkArity(const KernelSpec& spec, size_t least, size_t most) {
+  checkInputs(spec, least, most);
   if (!hasOutput(spec, 0)) refuse(spec, "output 0 is missing");
 }
 

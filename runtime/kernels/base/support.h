@@ -26,7 +26,10 @@ template <typename... Args>
        fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The number of inputs lies in [least, most] and the first `least` are present; the first output is present.
+// The number of inputs lies in [least, most] and the first `least` are present.
+void checkInputs(const KernelSpec& spec, size_t least, size_t most);
+// The same, and the first output is present. Not for what may be asked for a later output alone, as gradients
+// of several inputs are.
 void checkArity(const KernelSpec& spec, size_t least, size_t most);
 
 // Output `output`, if present, has this shape.

@@ -80,8 +80,9 @@ std::unique_ptr<Kernel> inputGrad(const KernelSpec& spec) {
   });
 }
 
+// The gradient of the bias alone may be wanted.
 std::unique_ptr<Kernel> weightGrad(const KernelSpec& spec) {
-  checkArity(spec, 2, 2);
+  checkInputs(spec, 2, 2);
   const BatchNorm plan = planGradient(spec);
   for (size_t o : {0, 1}) {
     checkOutputType(spec, o, spec.inputs[0].data_type);

@@ -188,7 +188,7 @@ TEST(Schedule, EveryTextIsAValueAndBack) {
 TEST(Schedule, MessagesNameTheFirstOptionThatIsWrong) {
   EXPECT_ERROR(parseSchedule("interleaved:grop=4,v=x"), ErrorCode::kUsage,
                "--schedule interleaved:grop=4,v=x: found \"grop=4\"; expected options of interleaved (v, "
-               "group), as in interleaved:v=2");
+               "group), each an integer, as in interleaved:v=2");
   EXPECT_ERROR(parseSchedule("interleaved:v=3,group,grop=4"), ErrorCode::kUsage, "found \"group\"; expected");
   EXPECT_ERROR(parseSchedule("gpipe:,"), ErrorCode::kUsage,
                "--schedule gpipe:,: found \"\"; gpipe has no options");

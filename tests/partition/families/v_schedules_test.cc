@@ -193,6 +193,8 @@ TEST(VSchedules, RefuseWhatTheyCannotDo) {
       makeSchedule(ScheduleRequest{parseSchedule("v-half:limit=2"), 4, 8, {1, 1, 1, 0, 2, 3, -5}}));
   EXPECT_ERROR(makeSchedule("zbv:limit=3", 4, 8), ErrorCode::kUsage, "zbv has no options");
   EXPECT_ERROR(makeSchedule("v-min:v=2", 4, 8), ErrorCode::kUsage, "expected options of v-min (limit)");
+  EXPECT_ERROR(makeSchedule("v-half:limit=2.5", 4, 8), ErrorCode::kUsage,
+               "found \"limit=2.5\"; expected options of v-half (limit), each an integer");
 }
 
 }  // namespace

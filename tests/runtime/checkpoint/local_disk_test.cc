@@ -9,7 +9,10 @@
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/disks/disk_check.h"
 #include "runtime/disks/disk_exchange.h"
+#include "runtime/disks/dump_folder.h"
 #include "runtime/disks/file_pieces.h"
+#include "runtime/disks/node_disk.h"
+#include "runtime/execute/dump.h"
 #include "runtime/files/tensor_file.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
@@ -39,19 +42,49 @@ class LocalDisk : public ::testing::Test {
     return {name, written.bytes, written.hash, host};
   }
 
-  // As the coordinator on host a commits it: with all that is known of both ranks.
-  Checkpoint commitHere(int keep = 2, int64_t step = 3) {
-    CheckpointFolder folder(here_, "job", keep);
+  static Checkpoint checkpointOf(int64_t step, std::vector<CheckpointFile> files) {
     Checkpoint checkpoint;
     checkpoint.step = step;
     checkpoint.job = "job";
-    checkpoint.files = {writeRank(folder.partialOf(step), 0, "a"),
-                        writeRank(there_ + "/step-000003.partial-job", 1, "b")};
+    checkpoint.files = std::move(files);
     for (const int rank : {0, 1})
       checkpoint.tensors.push_back(
           {"parameter/" + std::to_string(rank), DataType::kFloat32, {300'000}, {{rank, {0}, {300'000}}}});
+    return checkpoint;
+  }
+
+  // As the coordinator on host a commits it: with all that is known of both ranks.
+  Checkpoint commitHere(int keep = 2, int64_t step = 3) {
+    CheckpointFolder folder(here_, "job", keep);
+    Checkpoint checkpoint = checkpointOf(step, {writeRank(folder.partialOf(step), 0, "a"),
+                                                writeRank(there_ + "/step-000003.partial-job", 1, "b")});
     checkpoint.elsewhere = {1};
     return folder.commit(checkpoint);
+  }
+
+  // A job on one host. The text of the manifest, in which no host is named.
+  static std::string commitAlone(const std::string& path, int64_t step) {
+    CheckpointFolder folder(path, "job", 2);
+    const std::string partial = folder.partialOf(step);
+    folder.commit(checkpointOf(step, {writeRank(partial, 0, ""), writeRank(partial, 1, "")}));
+    return contentOf(path + "/" + checkpointName(step) + "/manifest.json");
+  }
+
+  // What a coordinator here that goes on from this one tells a host of it.
+  std::string toldOf(const std::string& manifest) const {
+    std::string told;
+    const auto send = [&](int, std::string_view type, const nlohmann::json& body,
+                          std::span<const std::byte>) {
+      if (type == "manifest") told += body.at("text").get<std::string>();
+    };
+    DiskExchange exchange({here_, "a", "next", 2, manifest}, {send, [] { return std::vector{0}; }, {}});
+    exchange.introduce(0, "b");
+    return told;
+  }
+
+  static Checkpoint adopt(const std::string& path, const std::string& manifest) {
+    CheckpointFolder(path, "next", 2, {}, FolderLock::kPatience, manifest);
+    return readCheckpoint(path + "/" + checkpointName(checkpointFromJson(manifest).step));
   }
 
   static std::string contentOf(const std::string& path) {
@@ -78,6 +111,55 @@ TEST_F(LocalDisk, WhatIsElsewhereIsSaidWithTheCommandThatCopiesIt) {
 TEST_F(LocalDisk, TwoStayAtLeast) {
   for (const int64_t step : {1, 2, 3}) commitHere(1, step);
   EXPECT_THAT(listCheckpoints(here_), ElementsAre(here_ + "/step-000003", here_ + "/step-000002"));
+}
+
+TEST_F(LocalDisk, AHostWithoutRanksHasTheManifestAndWhatTheModelIs) {
+  CheckpointFolder folder(here_, "job", 2, {{"plan.json", "{}"}});
+  const std::string partial = there_ + "/step-000003.partial-job";
+  Checkpoint checkpoint = checkpointOf(3, {writeRank(partial, 0, "b"), writeRank(partial, 1, "b")});
+  checkpoint.elsewhere = {0, 1};
+  folder.commit(checkpoint);
+  EXPECT_THAT(readCheckpoint(here_ + "/step-000003").elsewhere, ElementsAre(0, 1));
+  EXPECT_EQ(contentOf(here_ + "/step-000003/plan.json"), "{}");
+}
+
+TEST_F(LocalDisk, WhatOneHostHasSavedAloneIsNamedAsItsForHostsThatHaveItNot) {
+  const std::string manifest = commitAlone(here_, 3);
+  const std::string told = toldOf(manifest);
+  Checkpoint adopted = adopt(there_, told);
+  EXPECT_THAT(adopted.elsewhere, ElementsAre(0, 1));
+  for (const CheckpointFile& file : adopted.files) EXPECT_EQ(file.host, "a");
+  EXPECT_EQ(manifestWithoutHosts(adopted), manifest);
+  commitHere(2, 4);
+  const std::string of_both = contentOf(here_ + "/step-000004/manifest.json");
+  EXPECT_EQ(toldOf(of_both), of_both);
+}
+
+TEST_F(LocalDisk, AWholeCopyStaysAsItIsAndOneThatIsNotSaysWhereTheRestIs) {
+  const std::string told = toldOf(commitAlone(here_, 3));
+  fs::copy(here_, there_, fs::copy_options::recursive);
+  EXPECT_TRUE(isInOneFolder(adopt(there_, told)));
+  fs::remove(there_ + "/step-000003/" + kRankOne);
+  const Checkpoint adopted = adopt(there_, told);
+  EXPECT_THAT(adopted.elsewhere, ElementsAre(1));
+  verifyCheckpoint(adopted);
+  EXPECT_THAT(adopt(there_, told).elsewhere, ElementsAre(1));
+}
+
+TEST_F(LocalDisk, AWholeOneThatIsNewerThanTheCoordinatorsIsNotThrownAway) {
+  commitHere();
+  commitAlone(there_, 5);
+  NodeDisk disk([](std::string_view, const nlohmann::json&, std::span<const std::byte>) {});
+  const std::string manifest = contentOf(here_ + "/step-000003/manifest.json");
+  for (const nlohmann::json& piece : piecesOf(manifest, {{"resumed", true}}))
+    disk.hear("manifest", piece, {});
+  const nlohmann::json start = {{"disk", diskRequestJson({there_, ".probe-0", "next"})},
+                                {"directory", folder_.file("plan")},
+                                {"ranks", nlohmann::json::array()}};
+  EXPECT_ERROR(
+      disk.hear("start", start, {}), ErrorCode::kConfiguration,
+      "a whole checkpoint on this host's own disk, " + there_ + "/step-000005, and the coordinator's");
+  EXPECT_TRUE(fs::exists(there_ + "/step-000005/COMMIT"));
 }
 
 // A crash between the coordinator's commit and the other host's: the files there have their partial name.
@@ -213,6 +295,41 @@ TEST_F(LocalDisk, AFileIsLackedWhereARankNeedsItAndWhereItIsNotWhatWasWritten) {
   EXPECT_THAT(lackedIn(directory, {}, kRead), ElementsAre());
   fs::resize_file(directory + "/rank-0000.safetensors", 100);
   EXPECT_THAT(lackedIn(directory, {}, kTrusted), ElementsAre(Pair(0, HasSubstr("has 100 bytes"))));
+}
+
+// ---- dumps ----
+
+TEST_F(LocalDisk, DumpsAreOnlyForHostsThatShareTheFolder) {
+  makeFolder(there_);
+  folder_.write("a/.probe-0000000000000000", "");
+  {
+    const DumpFolder dumps(here_, true);
+    EXPECT_FALSE(fs::exists(here_ + "/.probe-0000000000000000")) << "of one that was killed";
+    requireSameDumps(here_, dumps.probe());
+    requireSameDumps(there_, "");
+    for (const std::string& other : {there_, folder_.file("c")}) {
+      EXPECT_ERROR(requireSameDumps(other, dumps.probe()), ErrorCode::kConfiguration,
+                   "which all hosts must share: name one with --dump");
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(here_));
+  EXPECT_EQ(DumpFolder(here_, false).probe(), "");
+}
+
+TEST_F(LocalDisk, DumpsOfStepsThatAreDoneAgainAreTakenOut) {
+  const DumpFolder dumps(here_, false);
+  for (const int64_t step : {9, 10, 11, 1'000'000}) {
+    for (const int rank : {0, 3, 10'000}) folder_.write("a/" + dumpFileName(step, RankId(rank)), "");
+  }
+  for (const char* other : {"step-10.rank-0000.safetensors", "step-000010.rank-0000.json", "step-000010"})
+    folder_.write(std::string("a/") + other, "");
+  EXPECT_EQ(dumps.clear(12, 20), "");
+  EXPECT_EQ(dumps.clear(11, 10), "");
+  EXPECT_THAT(dumps.clear(10, 999'999), HasSubstr("steps 10 to 11 is taken out; they are done again"));
+  EXPECT_THAT(dumps.clear(1'000'000, 1'000'000), HasSubstr("step 1000000 is taken out; it is done again"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(here_), fs::directory_iterator()), 3 + 3 + 1)
+      << "those of step 9, the others, and the lock";
+  EXPECT_TRUE(fs::exists(here_ + "/" + dumpFileName(9, RankId(10'000))));
 }
 
 }  // namespace

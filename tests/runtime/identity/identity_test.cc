@@ -6,18 +6,21 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/identity/file_digest.h"
 #include "runtime/identity/identity_reader.h"
 #include "runtime/identity/job_identity.h"
+#include "runtime/identity/plan_completion.h"
 #include "runtime/identity/plan_programs.h"
 #include "runtime/identity/source_version.h"
 #include "tests/expect_error.h"
@@ -189,6 +192,13 @@ struct Directory {
     folder.write("data.u16", std::string(100, 'a'));
     recordPrograms(folder.path());
     request = {folder.path(), {RankId(0), RankId(1)}, folder.file("data.u16"), ""};
+    folder.write("held.u16", std::string(100, 'b'));
+    writePlanDirectory(folder.file("evaluation"), pipelineImages(2));
+    for (const char* file : {"first.npy", "second.npy"})
+      folder.write(std::string("adopted/") + file, "values");
+    request.held_out = folder.file("held.u16");
+    request.evaluation = folder.file("evaluation");
+    request.adopted = folder.file("adopted");
   }
   std::string differenceAfter(const std::string& file, const std::string& content) {
     IdentityComparison comparison;
@@ -200,7 +210,8 @@ struct Directory {
 };
 
 TEST(JobIdentities, NameTheFileThatDiffersAndBothHosts) {
-  for (const char* file : {"plan.json", "weights.bin", "data.u16", "subgraphs/0001_update_w1.onnx"}) {
+  for (const char* file : {"plan.json", "weights.bin", "data.u16", "held.u16", "adopted/second.npy",
+                           "subgraphs/0001_update_w1.onnx", "evaluation/subgraphs/0001_update_w1.onnx"}) {
     Directory directory;
     const std::string path = directory.folder.file(file);
     ASSERT_TRUE(std::filesystem::exists(path)) << path;
@@ -220,6 +231,79 @@ TEST(JobIdentities, AreEqualWhereNothingDiffersOrAFileIsMissing) {
   std::filesystem::remove(directory.folder.file("weights.bin"));
   std::filesystem::remove(directory.folder.file("data.u16"));
   EXPECT_EQ(comparison.add("b", readJobIdentity(directory.request)), std::nullopt);
+}
+
+TEST(JobIdentities, AreOfWhichFilesAFolderOfDataHas) {
+  Directory directory;
+  const std::string folder = directory.folder.file("adopted");
+  EXPECT_THAT(directory.differenceAfter("adopted/third.npy", "values"),
+              HasSubstr("the adopted values folder " + folder + " has other files on node 1 (host b)"));
+  // A host that has no such folder has other ranks.
+  IdentityComparison comparison;
+  EXPECT_EQ(comparison.add("a", readJobIdentity(directory.request)), std::nullopt);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(comparison.add("b", readJobIdentity(directory.request)), std::nullopt);
+}
+
+// Hosts with disks of their own may say in other ways where they are.
+TEST(JobIdentities, OfACheckpointAreNotOfWhereItsFilesAre) {
+  Directory directory;
+  directory.request.checkpoint = directory.folder.file("step-000003");
+  const std::string manifest = "step-000003/manifest.json";
+  Checkpoint checkpoint;
+  checkpoint.step = 3;
+  checkpoint.files = {{"rank-0000.safetensors", 8, 1}};
+  directory.folder.write(manifest, checkpointToJson(checkpoint));
+  checkpoint.files[0].host = "a";
+  EXPECT_EQ(directory.differenceAfter(manifest, checkpointToJson(checkpoint)), "");
+  checkpoint.files[0].hash = 2;
+  EXPECT_THAT(directory.differenceAfter(manifest, checkpointToJson(checkpoint)),
+              HasSubstr("step-000003/manifest.json is another file on node 1 (host b)"));
+}
+
+TEST(JobIdentities, NeedTheProgramsThatEvaluate) {
+  const Directory directory;
+  std::filesystem::remove_all(directory.request.evaluation);
+  EXPECT_ERROR(readJobIdentity(directory.request), ErrorCode::kMissingInput,
+               directory.request.evaluation + ", are not on this host; copy the folder");
+}
+
+TEST(PlanCompletions, AreMadeBesideOtherWork) {
+  std::atomic<bool> may_end = false;
+  PlanCompletion work(
+      [&](const std::string& directory, int64_t rows, const auto& goes_on) {
+        EXPECT_EQ(directory, "job.plan");
+        EXPECT_EQ(rows, 61);
+        EXPECT_TRUE(goes_on("reading the model"));
+        while (!may_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        fail(ErrorCode::kMissingInput, "there is no model");
+      },
+      "job.plan", 61);
+  std::optional<std::string> notice;
+  while (!notice) notice = work.takeNotice();
+  EXPECT_EQ(notice, "making what is not here of job.plan: reading the model");
+  EXPECT_EQ(work.takeNotice(), std::nullopt);
+  EXPECT_FALSE(work.isDone());
+  may_end = true;
+  while (!work.isDone()) std::this_thread::yield();
+  EXPECT_ERROR(work.take(), ErrorCode::kMissingInput, "job.plan is not whole on this host");
+}
+
+TEST(PlanCompletions, EndBeforeTheirNextPhase) {
+  std::atomic<int> phases = 0;
+  {
+    const PlanCompletion work(
+        [&](const std::string&, int64_t, const auto& goes_on) {
+          while (goes_on("a phase")) {
+            ++phases;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
+        },
+        "job.plan", 0);
+    while (phases == 0) std::this_thread::yield();
+    EXPECT_FALSE(work.isDone());
+  }
+  EXPECT_GT(phases, 0);
 }
 
 TEST(JobIdentities, OfANodeAreOfTheFilesThatItsRanksRead) {

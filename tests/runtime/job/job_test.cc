@@ -105,6 +105,29 @@ TEST(RunJob, AdoptsADumpIntoParts) {
     EXPECT_EQ(element, 0);
 }
 
+// Of steps that are done again on fewer ranks, nothing of those that are no more is left behind.
+TEST(RunJob, LeavesNoDumpOfRanksThatAreNoMore) {
+  JobPlan three(shardedPipelineImages(3)), one(pipelineImages(1));
+  const std::string dump = dumpOfOneDevice(three, 3);
+  three.folder.write("dump/step-000001.rank-0002.safetensors.kept", "");
+  one.spec.steps = 2;
+  one.spec.dump_directory = dump;
+  std::vector<std::string> notices;
+  runJob(one.spec, [&](const JobProgress& progress) {
+    if (progress.kind == JobProgress::Kind::kNotice) notices.push_back(progress.text);
+  });
+  EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr(
+                           "what was there of steps 1 to 2 is taken out; they are done again")));
+  for (const int rank : {0, 1, 2}) {
+    for (const int64_t step : {1, 2, 3}) {
+      EXPECT_EQ(std::filesystem::exists(dump + "/" + dumpFileName(step, RankId(rank))),
+                rank == 0 || step == 3)
+          << "rank " << rank << ", step " << step;
+    }
+  }
+  EXPECT_TRUE(std::filesystem::exists(dump + "/step-000001.rank-0002.safetensors.kept"));
+}
+
 TEST(Validate, ComparesPartsWithWholeTensors) {
   for (const bool same_start : {false, true}) {
     JobPlan one(pipelineImages(1)), sharded(shardedPipelineImages(3));

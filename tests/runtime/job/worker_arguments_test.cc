@@ -22,8 +22,12 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   options.wires = {11, 12};
   options.host = "10.0.0.2";
   options.data = {"data file.npz", 18446744073709551615ull};
+  options.evaluation.data.path = "held.npz";
+  options.evaluation.rows = 61;
   options.check_finite = false;
   options.dump_directory = "dump";
+  options.dump_probe = ".probe-1";
+  options.data.end.whole_only = "a step takes whole windows";
   options.dump = {true, false, true};
   options.transfer_timeout_ms = 1234;
   options.trace_steps = 20;
@@ -34,8 +38,11 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   EXPECT_ERROR(parseWorkerArguments({"--rank"}), ErrorCode::kUsage, "needs a value");
   EXPECT_ERROR(parseWorkerArguments({"--what"}), ErrorCode::kUsage, "'--what'");
   EXPECT_EQ(parseWorkerArguments(arguments).node_of_rank, options.node_of_rank);
+  EXPECT_EQ(parseWorkerArguments(arguments).evaluation.rows, 61);
   EXPECT_EQ(parseWorkerArguments(arguments).data_plane, DataPlane::kPrivate);
   EXPECT_EQ(parseWorkerArguments(arguments).wires, options.wires);
+  EXPECT_EQ(parseWorkerArguments(arguments).dump_probe, options.dump_probe);
+  EXPECT_EQ(parseWorkerArguments(arguments).data.end.whole_only, options.data.end.whole_only);
   EXPECT_ERROR(parseWorkerArguments({"--data-plane", "open"}), ErrorCode::kUsage, "expected curve");
   EXPECT_ERROR(parseWorkerArguments({"--wires", "7"}), ErrorCode::kUsage, "expected 2 descriptors");
 }

@@ -237,6 +237,20 @@ TEST(BatchNormalizationKernels, FindMomentsOfChannelsFarFromZero) {
   }
 }
 
+// Where only the scale, or only the bias, is trained.
+TEST(BatchNormalizationKernels, GradientsOfWeightsMayBeLeftOut) {
+  const Shape shape{4, 3, 5, 20};
+  const Tensor x = randomTensor(kF32, shape, 7, -1, 1), dy = randomTensor(kF32, shape, 8, -1, 1);
+  const OutputSpec channels{kF32, {3}};
+  const auto gradients = [&](std::vector<OutputSpec> outputs) {
+    return runKernel(makeCall(std::string(kPipeshardDomain), "BatchNormalizationWeightGrad", 1, {dy, x},
+                              std::move(outputs)));
+  };
+  const std::vector<Tensor> both = gradients({channels, channels});
+  EXPECT_EQ(gradients({{}, channels})[1].bytes, both[1].bytes);
+  EXPECT_EQ(gradients({channels, {}})[0].bytes, both[0].bytes);
+}
+
 TEST(BatchNormalizationKernels, HideNoNan) {
   const Tensor x = makeTensor<double>({2, 1, 2}, {1, 2, NAN, 4});
   const Tensor one = makeTensor<double>({1}, {1}), zero = makeTensor<double>({1}, {0});

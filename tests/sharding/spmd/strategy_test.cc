@@ -126,6 +126,22 @@ TEST(Strategy, SizesDecide) {
   EXPECT_EQ(broadcast.specs("2x2", "0:a0 1:a1"), "S0,R R,S1 -> S0,S1");
 }
 
+// Rows are shared unevenly, and heads evenly, by one mesh: an axis of both is cut as the first of them is.
+TEST(Strategy, MergedRowsAreCutBetweenRows) {
+  OneNode rows = (OneNode("Reshape").input({6, 4}).constant(makeConstant<int64_t>({1}, {24})).output({24}));
+  OneNode heads =
+      (OneNode("Reshape").input({3, 48}).constant(makeConstant<int64_t>({3}, {3, 6, 8})).output({3, 6, 8}));
+  const auto can = [](OneNode& node, const LogicalMesh& mesh, int factor) {
+    return makeStrategy(node.graph(), node.node(), mesh, {{AxisUse::Kind::kFactor, factor}}).has_value();
+  };
+  EXPECT_TRUE(can(rows, {{4}, 6}, 0));
+  EXPECT_FALSE(can(rows, {{4}}, 0));
+  EXPECT_FALSE(can(rows, {{4}, 6, {24}}, 0));
+  EXPECT_TRUE(can(rows, {{3}, 6, {24}}, 0));  // equal parts, wherever they are cut
+  EXPECT_TRUE(can(heads, {{2}, 3, {6, 48}}, 1));
+  EXPECT_FALSE(can(heads, {{2}, 3, {48}}, 1));
+}
+
 TEST(Strategy, MeansAreCutWhereTheShareIsKnown) {
   OneNode mean = (OneNode("ReduceMean").input({6, 4}).output({1, 1}));
   EXPECT_EQ(mean.specs("2x2", "0:a0 1:a1"), "S0,S1 -> R,R;P01");

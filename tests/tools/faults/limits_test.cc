@@ -14,6 +14,7 @@
 #include <csignal>
 #include <functional>
 
+#include "tests/sanitizers.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -115,6 +116,7 @@ TEST_F(Limits, OfAPlanThatMayNotBeWritten) {
 }
 
 TEST_F(Limits, OfProcesses) {
+  SKIP_UNDER_SANITIZERS("LeakSanitizer starts a process at the end");
   if (::geteuid() != 0) GTEST_SKIP() << "counts processes of a user who has no others";
   const auto lower = [&](rlim_t tasks) {
     return runStep([=] {
@@ -131,6 +133,7 @@ TEST_F(Limits, OfProcesses) {
 }
 
 TEST_F(Limits, OfAddressSpace) {
+  SKIP_UNDER_SANITIZERS("their shadow needs terabytes of address space");
   for (rlim_t mebibytes = 1600; mebibytes > 130; mebibytes -= mebibytes > 300 ? mebibytes / 4 : 8)
     expectSentence(runStep([&] { limit(RLIMIT_AS, mebibytes << 20); }),
                    "address space " + std::to_string(mebibytes));
@@ -140,6 +143,7 @@ TEST_F(Limits, OfAddressSpace) {
 }
 
 TEST_F(Limits, OfData) {
+  SKIP_UNDER_SANITIZERS("their shadow needs terabytes of address space");
   for (rlim_t mebibytes = 800; mebibytes >= 8; mebibytes -= mebibytes > 100 ? mebibytes / 3 : 4)
     expectSentence(runStep([&] { limit(RLIMIT_DATA, mebibytes << 20); }),
                    "data " + std::to_string(mebibytes));

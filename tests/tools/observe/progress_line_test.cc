@@ -128,8 +128,8 @@ class RunMeterTest : public ::testing::Test {
  protected:
   RunMeterTest() {
     facts_.steps = 100;
-    facts_.examples = 8;
-    facts_.tokens = {128, 32};
+    facts_.batches = {
+        {StepSize::kWholeBatch, {8, 128}}, {{false, 1}, {8, 32}}, {StepSize::kLastBatch, {2, 32}}};
   }
   static JobProgress step(int64_t number, double seconds) {
     return {.kind = JobProgress::Kind::kStep, .step = number, .loss = 1.5, .seconds = seconds};
@@ -160,13 +160,29 @@ TEST_F(RunMeterTest, TokensAreThoseOfTheLengthsThatStepsHad) {
   RunMeter meter(facts_);
   StepResult result;
   for (int i = 1; i <= 10; ++i) {
-    result.length = i % 2;
+    result.size.length = i % 2;
     JobProgress event = step(i, 2);
     event.result = &result;
     meter.take(event, at(2 * (i - 1)));
     EXPECT_EQ(meter.figures().tokens, i % 2 == 1 ? 32 : 128);
   }
   EXPECT_NEAR(meter.figures().tokens_per_second, (32 + 128) / 4.0, 8);
+}
+
+// Whole batches of 8 examples, and behind each the two that are left over.
+TEST_F(RunMeterTest, ExamplesAreThoseOfTheBatchesThatStepsHad) {
+  RunMeter meter(facts_);
+  StepResult result;
+  for (int i = 1; i <= 20; ++i) {
+    result.size = i % 2 == 0 ? StepSize::kLastBatch : StepSize::kWholeBatch;
+    JobProgress event = step(i, 1);
+    event.result = &result;
+    meter.take(event, at(i));
+    EXPECT_EQ(meter.figures().examples, i % 2 == 0 ? 2 : 8);
+    EXPECT_EQ(meter.figures().tokens, i % 2 == 0 ? 32 : 128);
+  }
+  EXPECT_NEAR(meter.figures().examples_per_second, (8 + 2) / 2.0, 1e-9);
+  EXPECT_NEAR(meter.figures().tokens_per_second, (128 + 32) / 2.0, 1e-9);
 }
 
 TEST_F(RunMeterTest, EvaluationsTakeTimeButNoStep) {

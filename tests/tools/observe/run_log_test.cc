@@ -45,7 +45,7 @@ TEST(RunLogTest, GoesOnWhereLogsAreLargerThanAFileOfText) {
       writeSparse(steps, "", kHole, "\n{\"step\":7,\"loss\":1}\n{\"step\":8,\"loss\":2}\n{\"st") &&
       writeSparse(table, kColumns, kHole, "\n7,1\n8,2\n");
   if (!can) GTEST_SKIP() << "no sparse files here";
-  RunLog log(folder.path().string(), RunFacts{});
+  RunLog log(folder.path().string());
   log.take({.kind = JobProgress::Kind::kStep, .step = 8, .loss = 3, .seconds = 0.5}, RunFigures{});
   log.take({.kind = JobProgress::Kind::kNotice, .text = "written"}, RunFigures{});
   const std::string kept = "\n{\"step\":7,\"loss\":1}\n", added = R"({"step":8,"loss":3,"seconds":0.5,)";
@@ -100,11 +100,11 @@ JobProgress stepOf(int64_t step) {
 TEST(RunLogTest, HasOneWriter) {
   const TemporaryFolder folder;
   {
-    const RunLog log(folder.path().string(), RunFacts{});
-    EXPECT_ERROR(RunLog(folder.path().string(), RunFacts{}, {}, std::chrono::milliseconds(0)),
-                 ErrorCode::kAddressInUse, "another job writes its log into");
+    const RunLog log(folder.path().string());
+    EXPECT_ERROR(RunLog(folder.path().string(), {}, std::chrono::milliseconds(0)), ErrorCode::kAddressInUse,
+                 "another job writes its log into");
   }
-  const RunLog log(folder.path().string(), RunFacts{}, {}, std::chrono::milliseconds(0));
+  const RunLog log(folder.path().string(), {}, std::chrono::milliseconds(0));
 }
 
 TEST(RunLogTest, SaysWhatItTakesOutOfAnEarlierRun) {
@@ -113,7 +113,7 @@ TEST(RunLogTest, SaysWhatItTakesOutOfAnEarlierRun) {
   std::vector<std::string> notices;
   const auto notice = [&](const std::string& text) { notices.push_back(text); };
   for (const int64_t steps : {5, 2}) {
-    RunLog log(folder.path().string(), RunFacts{}, notice);
+    RunLog log(folder.path().string(), notice);
     log.take(evaluation, RunFigures{});
     for (int64_t step = 1; step <= steps; ++step) log.take(stepOf(step), RunFigures{});
     if (steps == 5) log.take(stepOf(4), RunFigures{});  // a restart, which is said by itself
@@ -131,7 +131,7 @@ TEST(RunLogTest, AFullDiskEndsTheLogAndNotTheRun) {
   const TemporaryFolder folder;
   std::filesystem::create_symlink("/dev/full", folder.file("events.jsonl"));
   std::vector<std::string> notices;
-  RunLog log(folder.path().string(), RunFacts{}, [&](const std::string& text) { notices.push_back(text); });
+  RunLog log(folder.path().string(), [&](const std::string& text) { notices.push_back(text); });
   for (int64_t step = 1; step <= 3; ++step) {
     log.take({.kind = JobProgress::Kind::kNotice, .text = "not written"}, RunFigures{});
     log.take(stepOf(step), RunFigures{});

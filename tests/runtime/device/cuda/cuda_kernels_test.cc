@@ -272,6 +272,7 @@ TEST(CudaKernels, BatchNormalisation) {
         {all, channels, channels}, {{"training_mode", int64_t{1}}});
   check(kOurs, "BatchNormalizationInputGrad", {dy, x, by_channel}, {all});
   check(kOurs, "BatchNormalizationWeightGrad", {dy, x}, {channels, channels});
+  check(kOurs, "BatchNormalizationWeightGrad", {dy, x}, {{}, channels});
 }
 
 TEST(CudaKernels, Products) {
