@@ -8,6 +8,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -176,10 +177,20 @@ std::string renamedUse(const FactorRule& from, const FactorRule& to, const std::
 void renameFactors(const Graph& from, const Graph& to, ShardingPlan& plan) {
   std::unordered_map<std::string_view, NodeId> counterparts;
   for (const NodeId id : idsBelow<NodeId>(to.nodes.size())) counterparts.emplace(nodeKey(to, id), id);
+  std::unordered_set<std::string_view> values;
+  for (const Value& value : to.values) values.insert(value.name);
+  // one row needs no sum over rows, and has no value of one
+  for (const Value& value : from.values) {
+    if (!values.contains(value.name)) plan.specs.erase(value.name);
+  }
   for (const NodeId id : idsBelow<NodeId>(from.nodes.size())) {
     const auto strategy = plan.strategies.find(nodeKey(from, id));
     const auto counterpart = counterparts.find(nodeKey(from, id));
-    if (strategy == plan.strategies.end() || counterpart == counterparts.end()) continue;
+    if (strategy == plan.strategies.end()) continue;
+    if (counterpart == counterparts.end()) {
+      plan.strategies.erase(strategy);
+      continue;
+    }
     const std::optional<FactorRule> rule = factorRule(from, id), other = factorRule(to, counterpart->second);
     if (!rule || !other) continue;
     std::istringstream uses(strategy->second);

@@ -29,7 +29,8 @@ StageSharding shardingOfPlan(const TrainingGraph& training, const std::vector<No
 
 // The plan's strategies for the same nodes at another size: where an axis of one row has no factor, others
 // have other names (a Reshape's r3 is r2). A factor is found again by the axes that hold it; a strategy whose
-// factor is not found stays as it is.
+// factor is not found stays as it is. What the plan says of nodes and values that `to` does not have (one row
+// needs no sum over rows) goes.
 void renameFactors(const Graph& from, const Graph& to, ShardingPlan& plan);
 
 // Everything for which shardingOfPlan would refuse it, a message each; empty: nothing.

@@ -276,7 +276,7 @@ TEST(TrapFiles, InspectSaysFirstWhetherTheFileIsTrained) {
   const CommandResult taken = runPipeshard({"inspect", file, "--freeze", "positions"});
   EXPECT_EQ(taken.exit_code, 0) << taken.errors;
   EXPECT_THAT(taken.output,
-              HasSubstr("\ntrains 29 of 29 parameters in 3 tensors\n"
+              HasSubstr("\ntrains 29 of 29 parameters in 3 tensors; 1 taken for constants\n"
                         "note: not in the file as the module has them, and not trained as such: "
                         "positions.weight"));
   EXPECT_THAT(taken.output, Not(HasSubstr("cannot be trained")));
