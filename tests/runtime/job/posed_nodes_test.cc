@@ -90,6 +90,16 @@ class PosedNode {
   bool answers_late_;
 };
 
+// Two nodes with a worker each; `act`, again and again, once both workers have registered.
+template <typename Act>
+void poseUntilOver(PosedNode (&nodes)[2], const Act& act) {
+  bool is_over[] = {false, false};
+  while (!is_over[0] || !is_over[1]) {
+    for (int node = 0; node < 2; ++node) is_over[node] = is_over[node] || nodes[node].isOver(node);
+    if (nodes[0].hasWorker() && nodes[1].hasWorker()) act();
+  }
+}
+
 NodePoolOptions ofTwo() {
   NodePoolOptions options;
   options.count = 2;
@@ -115,20 +125,17 @@ TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
     NodePool pool(ofTwo());
     std::thread posing([&] {
       PosedNode nodes[] = {{pool, 0}, {pool, 1}};
-      bool is_over[] = {false, false};
       bool has_said = false;
-      while (!is_over[0] || !is_over[1]) {
-        for (int node = 0; node < 2; ++node) is_over[node] = is_over[node] || nodes[node].isOver(node);
-        if (!nodes[0].hasWorker() || !nodes[1].hasWorker()) continue;
+      poseUntilOver(nodes, [&] {
         for (PosedNode& node : nodes) node.beat();
-        if (has_said) continue;
+        if (has_said) return;
         has_said = true;
         nodes[1].sayError({{"code", 69}, {"message", "a peer has given up"}});
         std::this_thread::sleep_for(milliseconds(300));
         nlohmann::json cause = {{"code", 69}, {"message", "a broken cable"}};
         if (has_begun_there) cause["is_cause"] = true;
         nodes[0].sayError(std::move(cause));
-      }
+      });
     });
     EXPECT_ERROR(runJob(jobOf(folder, pool)), ErrorCode::kPeerUnavailable,
                  has_begun_there ? "rank 0 (host posed, pid 2000): a broken cable"
@@ -166,15 +173,12 @@ TEST(PosedNodes, ATraceIsNotWaitedForWhereANodeAnswersLate) {
   Clock::time_point said;
   std::thread posing([&] {
     PosedNode nodes[] = {{pool, 0}, {pool, 1}};
-    bool is_over[] = {false, false};
     bool has_said = false;
-    while (!is_over[0] || !is_over[1]) {
-      for (int node = 0; node < 2; ++node) is_over[node] = is_over[node] || nodes[node].isOver(node);
-      if (has_said || !nodes[0].hasWorker() || !nodes[1].hasWorker()) continue;
-      has_said = true;
+    poseUntilOver(nodes, [&] {
+      if (std::exchange(has_said, true)) return;
       said = Clock::now();
       nodes[0].sayError({{"code", 78}, {"message", "no such file"}});
-    }
+    });
   });
   JobSpec spec = jobOf(folder, pool);
   Trace trace;
