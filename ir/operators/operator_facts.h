@@ -72,7 +72,7 @@ enum class AddsUp : uint8_t {
 enum class Workspace : uint8_t {
   kNone,
   kConvolution,         // packed weights, and one row of input and output
-  kConvolutionWeights,  // for the gradient of weights: one row, and sums of its result
+  kConvolutionWeights,  // for the gradient of weights: the image, and a piece of the others
 };
 
 // What an operator computes in under mixed precision, if it works on activations

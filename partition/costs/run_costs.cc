@@ -384,8 +384,10 @@ bool RunCosts::postsGradients(int first, int last) const {
 
 // Of the backward pass, or the larger one of its halves, besides what waits for it. A message is freed when a
 // later one proves that it came: beside a backward pass lies the activation that was sent last (`sent`), and
-// the gradient that was sent before. What waits and was sent is there to the end (ends.leaving).
+// the gradient that was sent before. What waits and was sent is there to the end (ends.leaving). A gradient
+// that enters a run of several layers is among what their workspaces hold (PricedPeak::inside).
 int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t sent, bool whole) const {
+  const int64_t received = first == last ? ends.entering_gradients : 0;
   const int64_t buckets = postsGradients(first, last) ? sum(kSynchronized, first, last) : 0;
   const int64_t made = sum(kSummands, first, last) + (one_microbatch_ ? sum(kGradients, first, last) : 0);
   const int64_t waiting = sum(kWaiting, first, last) - waiting_.within(first, last);
@@ -394,9 +396,9 @@ int64_t RunCosts::backwardBytes(int first, int last, const Ends& ends, int64_t s
     return std::min(made_beside + profile.workspace(first, last) + sent,
                     profile.of(first, last) - there + ends.leaving);
   };
-  if (whole) return least(*whole_.backward, made, waiting) + ends.entering_gradients + buckets;
+  if (whole) return least(*whole_.backward, made, waiting) + received + buckets;
   const int64_t handed = sum(kHanded, first, last), early = sum(kEarly, first, last);
-  const int64_t entering = std::max<int64_t>(0, ends.entering_gradients - handed_ends_[last]);
+  const int64_t entering = std::max<int64_t>(0, received - handed_ends_[last]);
   const int64_t input_half = least(*halved_.backward, handed, early) + entering;
   const int64_t weight_half = least(*halved_.weight_half, handed + made - early, waiting) + buckets;
   return std::max(input_half, weight_half) + 2 * ends.leaving_gradients;

@@ -27,6 +27,14 @@ bool isPacked(const Shape& shape, const ShardingSpec& spec, int axis, const Logi
   return shape[axis] % mesh.deviceCount() != 0;
 }
 
+// That the gradient of a weight is computed in (runtime/kernels/products/blocked_convolution.h).
+int64_t weightPieces(int64_t features) {
+  constexpr int64_t kMany = 512, kBlock = 16;
+  for (int64_t pieces = std::min<int64_t>(features >= kMany ? 8 : 4, features / kBlock); pieces > 1; --pieces)
+    if (features % (pieces * kBlock) == 0) return pieces;
+  return 1;
+}
+
 }  // namespace
 
 bool addsToResult(const Graph& graph, const Node& node) {
@@ -43,13 +51,14 @@ bool overwritesInput(const Node& node, size_t input) {
   return operatorFacts(node).overwrites.contains(input);
 }
 
-int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows) {
+int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows,
+                        int64_t features) {
   if (inputs.size() < 2) return 0;
   rows = std::max<int64_t>(1, rows);
   switch (operatorFacts(node).workspace) {
     case Workspace::kNone: return 0;
     case Workspace::kConvolution: return inputs[1] + (inputs[0] + output) / rows;
-    case Workspace::kConvolutionWeights: return inputs[1] + inputs[0] / rows + output;
+    case Workspace::kConvolutionWeights: return inputs[1] + (inputs[0] + output) / weightPieces(features);
   }
   return 0;
 }

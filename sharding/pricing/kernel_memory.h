@@ -21,9 +21,12 @@ bool addsToResult(const Graph& graph, const Node& node);
 // layers are made of: said of too few operators, too much memory is foreseen.
 bool overwritesInput(const Node& node, size_t input);
 
-// About what a kernel needs besides (Kernel::workspaceBytes): convolutions pack weights, and one row of the
-// others or, for a gradient of weights, all rows. `inputs`, `output`: bytes; `rows`: of the batch.
-int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows);
+// About what a kernel of one thread needs besides (Kernel::workspaceBytes): convolutions pack weights and one
+// row of the others; for a gradient of weights, the image and, of some features at a time, the others.
+// `inputs`, `output`: bytes; `rows`, `features`: the first two sizes of the first input, `features` of a
+// device.
+int64_t kernelWorkspace(const Node& node, const std::vector<int64_t>& inputs, int64_t output, int64_t rows,
+                        int64_t features);
 
 // The most that the steps of a resharding from `before` on hold beside its first and last tensor, on the
 // device with the largest shards: tensors between steps, and what collectives pack. `element`: bytes.

@@ -230,6 +230,7 @@ class MemoryPricer {
     const Node& node = context_.training.graph.node(id);
     const Strategy& strategy = sharding_.strategies[id.index()];
     if (node.outputs.empty() || !node.outputs[0].valid() || isUpdate(positionOf(id))) return;
+    if (operatorFacts(node).workspace == Workspace::kNone) return;
     const auto bytes = [&](ValueId value, const ShardingSpec& spec) {
       return largestShard(spec, context_.training.graph.shape(value), context_.mesh) *
              static_cast<int64_t>(dataTypeSize(context_.training.graph.dataType(value)));
@@ -238,8 +239,11 @@ class MemoryPricer {
     for (size_t i = 0; i < node.inputs.size(); ++i)
       inputs.push_back(node.inputs[i].valid() ? bytes(node.inputs[i], strategy.inputs[i]) : 0);
     const Shape& first = context_.training.graph.shape(node.inputs.at(0));
+    int64_t features = first.size() < 2 ? 1 : first[1];
+    if (first.size() >= 2)
+      for (const int mesh_axis : strategy.inputs[0].axes[1]) features /= context_.mesh.axisSize(mesh_axis);
     const int64_t most = kernelWorkspace(node, inputs, bytes(node.outputs[0], strategy.outputs[0]),
-                                         first.empty() ? 1 : first[0]);
+                                         first.empty() ? 1 : first[0], features);
     if (most > 0) addBeside({node.outputs[0], placedBytes(most), positionOf(id), positionOf(id) + 1});
   }
 

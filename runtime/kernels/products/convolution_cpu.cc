@@ -14,7 +14,7 @@
 namespace pipeshard::kernels {
 namespace {
 
-constexpr int64_t kSlots = 32;
+constexpr int64_t kMostSlots = 32;
 constexpr int64_t kTasks = 8;                  // that work is cut into at least, if its sizes allow
 constexpr int64_t kColumnElements = 1 << 16;   // of one matrix of columns
 constexpr int64_t kLeastWidth = 256;           // columns of a product that is cut for the sake of more tasks
@@ -34,6 +34,11 @@ int64_t widthOf(const Convolution& c) {
 }
 int64_t tilesOf(const Convolution& c) { return ceilDivide(c.window.outSize(), widthOf(c)); }
 int64_t columnElements(const Convolution& c) { return c.window.isPointwise() ? 0 : c.rows() * widthOf(c); }
+// An image is cut into tiles where they are its tasks: all but the sums of columns that overlap in it.
+int64_t imageTasksOf(ConvolutionTask task, const Convolution& c) {
+  const bool cut = task == ConvolutionTask::kForward || c.window.isPointwise();
+  return c.batch * c.groups * (cut ? tilesOf(c) : 1);
+}
 
 // Calls body(row, column offset, count, image offset, step) for every run of columns inside the image, and
 // outside(row, column offset, count) for the rest.
@@ -102,8 +107,8 @@ void addColumnsToImage(const Window& window, int64_t channels, const T* columns,
       [](int64_t, int64_t, int64_t) {});
 }
 
-// The columns [first, last) of a group's image, in `space` or, where the output is the image, in the image
-// itself.
+// The columns [first, last) of so many channels of an image, in `space` or, where the output is the image, in
+// the image itself.
 template <typename T>
 struct Columns {
   const T* data;
@@ -111,22 +116,23 @@ struct Columns {
 };
 
 template <typename T>
-Columns<T> columnsOf(const Convolution& c, const T* image, int64_t first, int64_t last, T* space) {
+Columns<T> columnsOf(const Convolution& c, int64_t channels, const T* image, int64_t first, int64_t last,
+                     T* space) {
   if (c.window.isPointwise()) return {image + first, c.window.inSize()};
-  imageToColumns(c.window, c.channels, image, first, last, space);
+  imageToColumns(c.window, channels, image, first, last, space);
   return {space, last - first};
 }
 
 template <typename T>
 void forward(const Convolution& c, const T* x, const T* w, const T* bias, T* y, T* space) {
   const int64_t size = c.window.outSize();
-  forSlots(kSlots, c.batch * c.groups * tilesOf(c), [&](int64_t slot, int64_t task) {
+  forSlots(kMostSlots, imageTasksOf(ConvolutionTask::kForward, c), [&](int64_t slot, int64_t task) {
     const int64_t item = task / tilesOf(c) / c.groups;
     const int64_t group = task / tilesOf(c) % c.groups;
     const int64_t first = task % tilesOf(c) * widthOf(c);
     const int64_t last = std::min(size, first + widthOf(c));
-    const Columns<T> columns =
-        columnsOf(c, x + c.imageOffset(item, group), first, last, space + slot * columnElements(c));
+    const Columns<T> columns = columnsOf(c, c.channels, x + c.imageOffset(item, group), first, last,
+                                         space + slot * columnElements(c));
     T* out = y + c.outputOffset(item, group) + first;
     gemmOnThisThread<T>({false, false, c.features, last - first, c.rows()}, w + group * c.features * c.rows(),
                         c.rows(), columns.data, columns.leading, 0, out, size);
@@ -143,9 +149,9 @@ void backwardImage(const Convolution& c, const T* dy, const T* w, const T* bias,
   const int64_t size = c.window.outSize();
   const int64_t image_size = c.window.inSize();
   const bool direct = c.window.isPointwise();
-  const int64_t parts = direct ? tilesOf(c) : 1;
+  const int64_t parts = direct ? tilesOf(c) : 1;  // as imageTasksOf
   const int64_t part = direct ? widthOf(c) : size;
-  forSlots(kSlots, c.batch * c.groups * parts, [&](int64_t slot, int64_t task) {
+  forSlots(kMostSlots, imageTasksOf(ConvolutionTask::kInputGrad, c), [&](int64_t slot, int64_t task) {
     const int64_t image_index = task / parts;
     const int64_t group = image_index % c.groups;
     T* image = dx + image_index * c.channels * image_size;
@@ -168,19 +174,37 @@ void backwardImage(const Convolution& c, const T* dy, const T* w, const T* bias,
   });
 }
 
-// How the gradient of a weight is cut: a pointwise one into pieces of the larger of its two sizes, and, where
-// that gives too few tasks, the batch into chunks, whose sums are added in order.
+// How the gradient of a weight is cut: into pieces of one of its two sizes, of a pointwise one the larger,
+// and, where that gives too few tasks, the batch into chunks, whose sums are added in order. Each sum but the
+// first, which is where the result will be, takes as much workspace as the weight. So where all of them would
+// be larger than images and outputs together, there are pieces instead: of the channels, if they are enough.
 struct WeightCut {
   bool by_features = true;
   int64_t pieces = 1;
   int64_t chunks = 1;
+
+  int64_t tasks(const Convolution& c) const { return chunks * c.groups * pieces; }
+  int64_t sumElements(const Convolution& c) const {
+    return std::max<int64_t>(0, chunks - 1) * c.weightElements();
+  }
+  // of the matrix of columns that a task makes
+  int64_t columnElements(const Convolution& c) const {
+    const int64_t channels = by_features ? c.channels : ceilDivide(c.channels, pieces);
+    return c.window.isPointwise() ? 0 : channels * c.window.kernelSize() * widthOf(c);
+  }
 };
 
 WeightCut cutWeight(const Convolution& c) {
   WeightCut cut;
+  const int64_t wanted = std::max<int64_t>(1, ceilDivide(kTasks, std::max<int64_t>(1, c.groups)));
+  const int64_t tensors = c.imageOffset(c.batch, 0) + c.outputOffset(c.batch, 0);
   cut.by_features = c.features >= c.channels;
-  if (c.window.isPointwise())
+  if (c.window.isPointwise()) {
     cut.pieces = std::clamp<int64_t>(std::max(c.features, c.channels) / kLeastProductChannels, 1, kTasks);
+  } else if (std::min(c.batch, wanted) * c.weightElements() > tensors) {
+    cut.by_features = c.channels < wanted;
+    cut.pieces = std::clamp<int64_t>(cut.by_features ? c.features : c.channels, 1, wanted);
+  }
   cut.chunks = std::min(c.batch, ceilDivide(kTasks, cut.pieces * c.groups));
   return cut;
 }
@@ -189,9 +213,8 @@ template <typename T>
 void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* space) {
   const int64_t size = c.window.outSize();
   const WeightCut cut = cutWeight(c);
-  T* partial = cut.chunks > 1 ? space : dw;
-  T* column_space = space + (cut.chunks > 1 ? cut.chunks * c.weightElements() : 0);
-  forSlots(kSlots, cut.chunks * c.groups * cut.pieces, [&](int64_t slot, int64_t task) {
+  T* column_space = space + cut.sumElements(c);
+  forSlots(kMostSlots, cut.tasks(c), [&](int64_t slot, int64_t task) {
     const int64_t chunk = task / (c.groups * cut.pieces);
     const int64_t group = task / cut.pieces % c.groups;
     const int64_t piece = task % cut.pieces;
@@ -199,18 +222,20 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
     const int64_t begin = piece * whole / cut.pieces;
     const int64_t count = (piece + 1) * whole / cut.pieces - begin;
     const int64_t feature = cut.by_features ? begin : 0;
-    // only of a pointwise one, whose rows are its channels
     const int64_t channel = cut.by_features ? 0 : begin;
-    T* sum = partial + chunk * c.weightElements() + (group * c.features + feature) * c.rows() + channel;
-    const int64_t columns_wanted = cut.by_features ? c.rows() : count * c.window.kernelSize();
+    const int64_t channels = cut.by_features ? c.channels : count;
+    T* sum = (chunk == 0 ? dw : space + (chunk - 1) * c.weightElements()) +
+             (group * c.features + feature) * c.rows() + channel * c.window.kernelSize();
     bool started = false;
     for (int64_t item = chunk * c.batch / cut.chunks; item < (chunk + 1) * c.batch / cut.chunks; ++item) {
       const int64_t width = c.window.isPointwise() ? size : widthOf(c);
       for (int64_t first = 0; first < size; first += width) {
         const int64_t last = std::min(size, first + width);
-        const T* image = x + c.imageOffset(item, group) + channel * size;
-        const Columns<T> columns = columnsOf(c, image, first, last, column_space + slot * columnElements(c));
-        gemmOnThisThread<T>({false, true, cut.by_features ? count : c.features, columns_wanted, last - first},
+        const T* image = x + c.imageOffset(item, group) + channel * c.window.inSize();
+        const Columns<T> columns =
+            columnsOf(c, channels, image, first, last, column_space + slot * cut.columnElements(c));
+        gemmOnThisThread<T>({false, true, cut.by_features ? count : c.features,
+                             channels * c.window.kernelSize(), last - first},
                             dy + c.outputOffset(item, group) + feature * size + first, size, columns.data,
                             columns.leading, started ? 1 : 0, sum, c.rows());
         started = true;
@@ -221,10 +246,19 @@ void backwardWeight(const Convolution& c, const T* dy, const T* x, T* dw, T* spa
   forRows(c.weightElements(), cut.chunks, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       T total = 0;
-      for (int64_t chunk = 0; chunk < cut.chunks; ++chunk) total += partial[chunk * c.weightElements() + i];
+      for (int64_t chunk = 0; chunk < cut.chunks; ++chunk)
+        total += chunk == 0 ? dw[i] : space[(chunk - 1) * c.weightElements() + i];
       dw[i] = total;
     }
   });
+}
+
+// Of the workspace of products: a matrix of columns for each slot, and sums.
+int64_t productElements(ConvolutionTask task, const Convolution& c) {
+  if (task != ConvolutionTask::kWeightGrad)
+    return std::min(kMostSlots, imageTasksOf(task, c)) * columnElements(c);
+  const WeightCut cut = cutWeight(c);
+  return std::min(kMostSlots, cut.tasks(c)) * cut.columnElements(c) + cut.sumElements(c);
 }
 
 // oneDNN's code for a task, where it is faster than products: not for pointwise convolutions of large images
@@ -278,11 +312,8 @@ PreparedConvolution<T> prepareConvolution(ConvolutionTask task, const Convolutio
               }};
     }
   }
-  size_t elements = kSlots * columnElements(c);
-  if (const int64_t chunks = cutWeight(c).chunks; task == ConvolutionTask::kWeightGrad && chunks > 1)
-    elements += chunks * c.weightElements();
-  return {elements * sizeof(T), [task, c](DeviceQueue*, const T* first, const T* second, const T* bias,
-                                          T* result, void* workspace) {
+  return {productElements(task, c) * sizeof(T), [task, c](DeviceQueue*, const T* first, const T* second,
+                                                          const T* bias, T* result, void* workspace) {
             T* space = static_cast<T*>(workspace);
             switch (task) {
               case ConvolutionTask::kForward: return forward(c, first, second, bias, result, space);

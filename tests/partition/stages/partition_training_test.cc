@@ -164,6 +164,7 @@ TEST(PartitionTraining, RefusesImpossibleStageCounts) {
     options.stages = parseStages(text);
     expectError(training, options, ErrorCode::kUsage,
                 "is not understood; write auto (searched), per-device (one stage per device), uniform:K");
+    expectError(training, options, ErrorCode::kUsage, "megatron:DP,TP,PP[,V]");
   }
   options.stages = uniformStages(9);
   expectError(training, options, ErrorCode::kConfiguration, "9 stages need 9 devices, the cluster has 8");

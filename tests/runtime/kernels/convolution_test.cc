@@ -56,6 +56,9 @@ const Case kCases[] = {
     {"one_image_in_pieces", 1, 128, 256, {9, 9}, {3, 3}, 1, 1},
     {"two_images_in_pieces", 2, 192, 128, {8, 8}, {3, 3}, 1, 1},
     {"many_features", 2, 24, 512, {5, 5}, {3, 3}, 1, 1},
+    {"weights_larger_than_images", 6, 40, 48, {2, 2}, {3, 3}, 1, 1},
+    {"weights_larger_than_images_of_few_channels", 3, 3, 40, {2, 3}, {7, 7}, 1, 3},
+    {"weights_larger_than_grouped_images", 4, 36, 24, {2, 2}, {3, 3}, 1, 1, 1, 2},
     {"tiles_over_images", 7, 48, 24, {17, 19}, {3, 3}, 1, 1},
     {"tiles_of_an_image", 2, 80, 24, {33, 40}, {3, 3}, 2, 1},
     {"pointwise_small", 9, 96, 160, {7, 7}, {1, 1}},
@@ -177,6 +180,29 @@ TEST_P(Convolutions, WeightGradIsItsDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Convolutions, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Images of a few pixels, of which oneDNN makes no code: weights are what there is most of. Sums of parts of
+// the batch would be as large as they are.
+TEST(ConvolutionWorkspace, OfAWeightsGradientIsNotLargerThanTensorsAndWeight) {
+  for (const int64_t batch : {1, 4, 8, 64}) {
+    for (const int64_t size : {1, 2, 4, 14}) {
+      for (const int64_t channels : {3, 64, 256}) {
+        const Case c{"", batch, channels, 256, {size, size}, {3, 3}, 1, 1};
+        for (const DataType type : {DataType::kFloat32, kF64}) {
+          const Tensor dy{type, c.output(), {}}, x{type, c.image(), {}};
+          const KernelCall call =
+              makeCall("pipeshard", "ConvWeightGrad", 1, {dy, x}, {{type, c.weight()}}, c.attributes());
+          const int64_t elements = product(c.image()) + product(c.output()) + product(c.weight());
+          // what each of several tasks sees of the image; at most a few hundred KiB, whatever the sizes
+          constexpr int64_t kColumns = 32 * 65536;
+          EXPECT_LE(static_cast<int64_t>(createKernel(call)->workspaceBytes()),
+                    (elements + (size > 4 ? kColumns : 0)) * static_cast<int64_t>(dataTypeSize(type)))
+              << batch << " images " << channels << "x" << size << "x" << size;
+        }
+      }
+    }
+  }
+}
 
 // Else the cases above compare products with products.
 TEST(BlockedConvolutions, AreMadeWhereOnednnHasCodeForTheProcessor) {
