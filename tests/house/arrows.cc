@@ -99,10 +99,10 @@ const Arrows& neighbourhoodArrows() {
        {"runtime/checkpoint", "runtime/data", "runtime/device", "runtime/disks", "runtime/evaluation",
         "runtime/feed", "runtime/identity", "runtime/machine", "runtime/execute", "runtime/files",
         "runtime/profiling", "runtime/rendezvous", "runtime/trace"}},
-      {"runtime/recovery", {"runtime/checkpoint", "runtime/job"}},
+      {"runtime/recovery", {"runtime/checkpoint", "runtime/disks", "runtime/identity", "runtime/job"}},
       {"runtime/rendezvous", {"runtime/device", "runtime/execute"}},
       {"runtime/tokenizer", {}},
-      {"runtime/validation", {"runtime/execute", "runtime/files", "runtime/job"}},
+      {"runtime/validation", {"runtime/execute", "runtime/files", "runtime/identity", "runtime/job"}},
       {"runtime/profiling", {"runtime/device", "runtime/execute", "runtime/files", "runtime/kernels/base"}},
 
       {"planning/request", {}},

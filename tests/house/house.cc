@@ -229,6 +229,28 @@ std::vector<std::string> forbiddenIncludes(const fs::path& root, const Arrows& r
   return violations;
 }
 
+std::vector<std::string> unnamedArrows(const fs::path& root, const Arrows& neighbourhoods) {
+  std::vector<std::string> violations;
+  for (const auto& [folder, others] : neighbourhoods) {
+    if (folder.find('/') == std::string::npos) continue;  // a room: its README draws the arrows
+    const std::string text = fmt::format("{}", fmt::join(linesOf(root / folder / "README.md"), "\n"));
+    const size_t begin = text.find("May include");
+    if (begin == std::string::npos) continue;
+    static const std::regex kFolder(R"(`([\w/]*\w)/?`)");
+    std::vector<std::string> named;
+    for (auto match =
+             std::sregex_iterator(text.begin() + static_cast<std::ptrdiff_t>(begin), text.end(), kFolder);
+         match != std::sregex_iterator(); ++match)
+      named.push_back("/" + (*match)[1].str());
+    for (const std::string& other : others) {
+      const auto is_named = [&other](const std::string& name) { return ("/" + other).ends_with(name); };
+      if (std::none_of(named.begin(), named.end(), is_named))
+        violations.push_back(fmt::format("{}/README.md does not say that it may include {}", folder, other));
+    }
+  }
+  return violations;
+}
+
 std::vector<std::string> crowdedFolders(const fs::path& root) {
   constexpr size_t kMostFiles = 40;
   std::vector<std::string> violations;

@@ -22,6 +22,10 @@ const Arrows& neighbourhoodArrows();
 std::vector<std::string> forbiddenIncludes(const std::filesystem::path& root, const Arrows& rooms,
                                            const Arrows& neighbourhoods);
 
+// What the last words of a neighbourhood's README, from "May include" on, do not name of its arrows, by the
+// end of the path in backquotes (`files/`, `runtime/files`).
+std::vector<std::string> unnamedArrows(const std::filesystem::path& root, const Arrows& neighbourhoods);
+
 // Folders (of product, tests and benchmarks) with more than 40 files, READMEs and CMakeLists.txt counted.
 std::vector<std::string> crowdedFolders(const std::filesystem::path& root);
 

@@ -24,6 +24,7 @@ const std::filesystem::path kRoot = PIPESHARD_SOURCE_DIR;
 TEST(House, IncludesFollowTheArrows) {
   EXPECT_THAT(forbiddenIncludes(kRoot, roomArrows(), neighbourhoodArrows()), IsEmpty());
 }
+TEST(House, ReadmesNameTheArrows) { EXPECT_THAT(unnamedArrows(kRoot, neighbourhoodArrows()), IsEmpty()); }
 TEST(House, NeighbourhoodsHaveNoCircle) {
   // A folder may include only folders that are finished when it is: an order exists.
   std::set<std::string> finished;
@@ -86,6 +87,14 @@ TEST_F(PlantedViolation, OfTheArrowsInsideARoomIsFound) {
       forbiddenIncludes(root(), roomArrows(), arrows),
       ::testing::ElementsAre(
           "partition/layers/a.h (neighbourhood partition/layers) may not include partition/emit/b.h"));
+}
+
+TEST_F(PlantedViolation, OfAnArrowThatIsNotNamedIsFound) {
+  plant("partition/emit/README.md", "# partition/emit: `cut/`\n\nMay include `layers/` and\n`ir/base`.\n");
+  const Arrows arrows = {{"partition/emit", {"ir/base", "partition/cut", "partition/layers"}}};
+  EXPECT_THAT(
+      unnamedArrows(root(), arrows),
+      ::testing::ElementsAre("partition/emit/README.md does not say that it may include partition/cut"));
 }
 
 TEST_F(PlantedViolation, OfAFolderWithoutAnEntryIsFound) {

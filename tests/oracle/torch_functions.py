@@ -4,11 +4,11 @@ compared with PyTorch as real_models.py does it (4 stages, 4 microbatches, all g
 
     torch_functions.py PIPESHARD [--only REGEX] [--work DIR]
 
-A sweep of 278 modules (ten minutes on two cores), two of which are activations and limits at their corners and
-ends, by both exporters. Not in it is what PyTorch 2.15 does not export (kthvalue, cumprod,
+A sweep of 279 modules (ten minutes on two cores), three of which are activations, limits and roots at their corners
+and ends, by both exporters. Not in it is what PyTorch 2.15 does not export (kthvalue, cumprod,
 lgamma, ...), what it exports with constants in float32 only (so that 1e-8 cannot hold: Hardswish, SELU, sinc, norms of
 order 3), or wrongly (an LSTM with proj_size, the divisor_override of an average pooling: pipeshard says so), and what
-pipeshard refuses: max_unpool over several microbatches, irfft. Ends with 1 if any does not pass.
+pipeshard refuses: max_unpool over several microbatches. Ends with 1 if any does not pass.
 """
 import argparse
 import re
@@ -70,6 +70,15 @@ class Corners(nn.Module):
         return self.function(self.prelu, (x * 3).round() + self.shift).square().mean()
 
 
+def roots(prelu, h):
+    """At 0 (relu), where a root's slope is infinite: calls that the TorchScript exporter writes as roots of sums. The
+    default exporter writes no cdist of a dynamic batch."""
+    y = F.relu(prelu(h))
+    pairs = y.view(-1, 4, 2)
+    apart = torch.cdist(pairs, pairs, compute_mode="donot_use_mm_for_euclid_dist")
+    return (pairs.std(2).mean(1) + 2 * torch.exp(-apart).mean((1, 2))).unsqueeze(1) * h
+
+
 class Loss(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -77,6 +86,10 @@ class Loss(nn.Module):
 
     def forward(self, x, target):
         return self.function(self.layer(x), target)
+
+
+class Roots(Corners):
+    float64_bound = 1e-5  # the exporter writes cdist's root as the power 1 / (2 + 1e-6)
 
 
 def call(module, h):
@@ -455,7 +468,8 @@ def main():
     parser.add_argument("--work", default="/tmp/torch_functions")
     arguments = parser.parse_args()
     real_models.MORE.update(cases())
-    script = {"corners, TorchScript": (partial(Corners, corners), numbers(8))}
+    script = {"corners, TorchScript": (partial(Corners, corners), numbers(8)),
+              "corners of roots, TorchScript": (partial(Roots, roots), numbers(8))}
     real_models.TORCH_SCRIPT.update(script)
     failed = 0
     for name in [*cases(), *script]:

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 #include <string>
 
 #include <fmt/format.h>
@@ -18,7 +20,8 @@ struct Output {
   unsigned char lead = 0;  // of a character of UTF-8 whose first bytes were printed
   int missing = 0;         // its other bytes
   int first_error = 0;
-  bool is_gone = false;  // who would have seen it: a terminal, the reader of a pipe
+  bool is_gone = false;       // who would have seen it: a terminal, the reader of a pipe
+  bool is_signalled = false;  // that it is gone was a SIGPIPE to a handler
 };
 
 Output standard_output{STDOUT_FILENO};
@@ -59,14 +62,48 @@ std::string escaped(std::string_view text, Output& output) {
   return result;
 }
 
+// Whether somebody wants to hear of SIGPIPE: a job that ends when nobody reads what it says.
+bool isPipeSignalHandled() {
+  struct sigaction action {};
+  return ::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler != SIG_DFL &&
+         action.sa_handler != SIG_IGN;
+}
+
+// As ::write, but without a handler SIGPIPE does not end the process: files that are written after what is
+// printed are written, too.
+ssize_t writeWithoutEnd(int descriptor, const char* data, size_t bytes) {
+  if (isPipeSignalHandled()) return ::write(descriptor, data, bytes);
+  sigset_t pipe_signal, before;
+  ::sigemptyset(&pipe_signal);
+  ::sigaddset(&pipe_signal, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  const ssize_t got = ::write(descriptor, data, bytes);
+  const int error = errno;
+  constexpr timespec kNoWait{};
+  if (got < 0 && error == EPIPE) ::sigtimedwait(&pipe_signal, nullptr, &kNoWait);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  return got;
+}
+
+// A handler hears once that who would have seen it is gone; also one that came after it was noticed.
+void signalOnce(Output& output) {
+  if (output.is_signalled || !isPipeSignalHandled()) return;
+  output.is_signalled = true;
+  ::raise(SIGPIPE);
+}
+
 // Always takes all: what cannot be written is dropped, and the first reason kept.
 ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
   Output& output = *static_cast<Output*>(cookie);
-  if (output.is_gone) return static_cast<ssize_t>(bytes);  // and no second SIGPIPE
+  if (output.is_gone) {
+    signalOnce(output);
+    return static_cast<ssize_t>(bytes);
+  }
   const std::string text =
       output.is_raw ? std::string(data, bytes) : escaped(std::string_view(data, bytes), output);
   for (size_t done = 0; done < text.size();) {
-    const ssize_t got = ::write(output.descriptor, text.data() + done, text.size() - done);
+    const ssize_t got = writeWithoutEnd(output.descriptor, text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
       ::pollfd writable{output.descriptor, POLLOUT, 0};
@@ -74,9 +111,11 @@ ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
       continue;
     }
     if (got < 0) {
-      output.is_gone = errno == EPIPE;
-      const bool is_error = errno != EIO && errno != ENXIO && errno != EPIPE;  // a terminal's; a pipe's
-      if (is_error && output.first_error == 0) output.first_error = errno;
+      const int error = errno;
+      output.is_gone = error == EPIPE;
+      output.is_signalled = output.is_gone && isPipeSignalHandled();           // by the write itself
+      const bool is_error = error != EIO && error != ENXIO && error != EPIPE;  // a terminal's; a pipe's
+      if (is_error && output.first_error == 0) output.first_error = error;
       break;
     }
     done += static_cast<size_t>(got);

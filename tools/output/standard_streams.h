@@ -9,8 +9,9 @@ namespace pipeshard {
 
 // Called first of all. From then on stdout and stderr show control characters of what is printed as \xNN (all
 // but line feed and tab), and printing never fails: what a terminal or a reader that is gone, or a closed
-// descriptor, would have shown is dropped. Descriptors 0, 1 and 2 that are closed become /dev/null, so that
-// no file gets their numbers.
+// descriptor, would have shown is dropped, and the command goes on to what it has to write. A reader that is
+// gone is one SIGPIPE where that has a handler (SignalWatch: a run ends by it), and none otherwise.
+// Descriptors 0, 1 and 2 that are closed become /dev/null, so that no file gets their numbers.
 void guardStandardStreams();
 
 // Goes to the start of the line and empties it.
