@@ -21,9 +21,8 @@ constexpr size_t kMemoryMost = std::size(kMemoryPercents) + kMemoryTrials + 1;
 constexpr size_t kMostCounts = 6;
 
 // Of a device, by its program; where none was asked for, as the search or the sharding of stages foresaw it.
-int64_t largestMemory(const PlannedTraining& planned) {
-  const StepPrograms& whole = planned.whole;
-  if (!whole.ranks.empty()) return PlannedMemory(whole.ranks, planned.plan.cluster, whole.memory).largest();
+int64_t largestMemory(PlannedTraining& planned) {
+  if (!planned.whole.ranks.empty()) return MemoryOfSteps(planned).largest();
   if (const std::optional<SearchRecord>& search = planned.plan.search)
     return search->alternatives.at(search->chosen).memory_bytes;
   int64_t largest = 0;
@@ -84,9 +83,9 @@ class Adviser {
   // The end of the message; nothing where the plan cannot be made with any memory.
   std::optional<std::string> advice() {
     if (request_.partition.stages.kind == StagesRequest::Kind::kSearched) return searchedAdvice();
-    const std::optional<PlannedTraining> free = plan({"without a limit of memory", [](PlanRequest& request) {
-                                                        request.partition.sharding.memory_bytes = kUnlimited;
-                                                      }});
+    std::optional<PlannedTraining> free = plan({"without a limit of memory", [](PlanRequest& request) {
+                                                  request.partition.sharding.memory_bytes = kUnlimited;
+                                                }});
     if (!free) return std::nullopt;
     needed_ = largestMemory(*free);
     const std::vector<Change> microbatches = moreMicrobatches(free->plan);
@@ -153,7 +152,7 @@ class Adviser {
 
   // What a device needs at most, if the change is enough.
   std::optional<int64_t> tried(const Change& change) {
-    const std::optional<PlannedTraining> planned = plan(change);
+    std::optional<PlannedTraining> planned = plan(change);
     trials_.done();
     return planned ? std::optional(largestMemory(*planned)) : std::nullopt;
   }

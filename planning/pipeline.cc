@@ -126,8 +126,8 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
     if (trains) describeTraining(request, model, planned.plan);
     planned.trains = trains ? trainedSummary(model.graph, model.loss) : "evaluates; trains nothing";
 
-    // Layers, stages, devices, schedule, shardings, and the programs of a whole batch. A search decides first
-    // what the request leaves open; then both ways are one.
+    // Layers, stages, devices, schedule, shardings, and the programs of steps of all sizes. A search decides
+    // first what the request leaves open; then both ways are one.
     Interruption none;
     const BatchCut batch = options.stages.kind == StagesRequest::Kind::kSearched
                                ? planSearched(request, options, model, progress,
@@ -136,17 +136,6 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
 
     if (!request.programs && batch.rows % batch.microbatches != 0)
       requireFittingMicrobatches(trainingFamily(model, request.given.optimizer, batch), planned.plan);
-
-    // The shorter batch that ends an epoch keeps the plan; its programs have other shapes.
-    if (planned.plan.last_batch > 0 && request.programs && !planned.last)
-      planned.last = emitLastBatch(model, request.given.optimizer, batch, planned.plan, planned.whole);
-
-    // So do those of shorter sequences.
-    if (request.programs && !model.shorter_lengths.empty()) {
-      progress("writing the programs of shorter sequences");
-      planned.shorter =
-          emitShorterSequences(model, request.given.optimizer, batch, planned.plan, planned.whole);
-    }
 
     // Last, since it reads the batch that the single-device program reads: the file's own backward pass.
     if (request.programs)

@@ -1,6 +1,7 @@
 #include "ir/base/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -171,6 +172,22 @@ void convertElements(DataType from_type, const void* from, DataType to_type, voi
       }
     });
   });
+}
+
+int64_t countBeyond(DataType from_type, const void* from, DataType to_type, const void* to, size_t count) {
+  if (dataTypeSize(to_type) >= dataTypeSize(from_type) || !isFloatingPoint(from_type)) return 0;
+  constexpr size_t kTogether = 4096;
+  std::array<double, kTogether> before{}, after{};
+  int64_t beyond = 0;
+  for (size_t at = 0; at < count; at += kTogether) {
+    const size_t n = std::min(kTogether, count - at);
+    convertElements(from_type, static_cast<const std::byte*>(from) + at * dataTypeSize(from_type),
+                    DataType::kFloat64, before.data(), n);
+    convertElements(to_type, static_cast<const std::byte*>(to) + at * dataTypeSize(to_type),
+                    DataType::kFloat64, after.data(), n);
+    for (size_t i = 0; i < n; ++i) beyond += std::isfinite(before[i]) && !std::isfinite(after[i]) ? 1 : 0;
+  }
+  return beyond;
 }
 
 }  // namespace pipeshard

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "ir/base/data_type.h"
 #include "ir/base/small_floats.h"
@@ -19,5 +20,8 @@ bool isConvertible(DataType from, DataType to);
 // that is not convertible.
 void convertElements(DataType from_type, const void* from, DataType to_type, void* to, size_t count,
                      SmallFloatRounding rounding = {});
+
+// How many finite numbers are no longer finite in `to`, which convertElements made of `from`.
+int64_t countBeyond(DataType from_type, const void* from, DataType to_type, const void* to, size_t count);
 
 }  // namespace pipeshard

@@ -65,6 +65,15 @@ void transposeMatrix(std::span<const std::byte> from, int64_t rows, int64_t colu
   }
 }
 
+Shape placeInBox(const Shard& box, int64_t element) {
+  Shape place = box.start;
+  for (size_t axis = place.size(); axis-- > 0;) {
+    place[axis] += element % box.size[axis];
+    element /= box.size[axis];
+  }
+  return place;
+}
+
 Shape firstAxisLast(Shape shape) {
   std::rotate(shape.begin(), shape.begin() + 1, shape.end());
   return shape;

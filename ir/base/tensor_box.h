@@ -21,6 +21,9 @@ Shard wholeBox(const Shape& whole);
 // "[2,2] from [2,1] on".
 std::string printBox(const Shard& box);
 
+// Where element `element` of a row-major box stands in the whole.
+Shape placeInBox(const Shard& box, int64_t element);
+
 // Why `box` is no box of a tensor of this shape ("[2,2] from [3,1] on passes the end of axis 0 of [4,6]"); ""
 // if it is.
 std::string boxFault(const Shape& whole, const Shard& box);

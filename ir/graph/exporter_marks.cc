@@ -109,6 +109,12 @@ std::vector<SignatureParameter> signatureParameters(const Graph& graph) {
   return signatureEntries(graph, ": PARAMETER target=");
 }
 
+bool tellsParameters(const Graph& graph) {
+  return !signatureParameters(graph).empty() ||
+         std::ranges::any_of(graph.initializers,
+                             [&](const auto& entry) { return isMarkedParameter(graph.value(entry.first)); });
+}
+
 std::vector<SignatureParameter> mentionedParameters(const Graph& graph) {
   std::map<std::string, std::string> name_of;  // by argument
   for (const auto& [id, initializer] : graph.initializers) {

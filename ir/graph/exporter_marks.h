@@ -71,6 +71,9 @@ std::vector<std::string> argumentTexts(const ExportedCall& call);
 // Some node says how it came about (its call, its module or its line of code): PyTorch's exporter wrote it.
 bool hasMarkedNodes(const Graph& graph);
 
+// The file says which of its weights are parameters: by a list of them, or by marks.
+bool tellsParameters(const Graph& graph);
+
 struct ModuleScope {
   std::string path;  // "transformer.h.0"; never empty: the whole model is no module of itself
   std::string type;  // "GPT2Block"; "" where the exporter says no types

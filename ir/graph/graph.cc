@@ -94,6 +94,12 @@ const Function* Graph::findFunction(std::string_view domain, std::string_view op
   return nullptr;
 }
 
+bool hasSubgraphs(const Node& node) {
+  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
+    return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second);
+  });
+}
+
 std::string describeNode(const Node& node) {
   return fmt::format("node '{}' ({}::{})", node.name, node.domain.empty() ? "onnx" : node.domain,
                      node.op_type);

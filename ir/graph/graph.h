@@ -172,6 +172,7 @@ struct Graph {
 
 // "MatMul 'node_linear_1' (onnx::MatMul)": how every message names a node.
 std::string describeNode(const Node& node);
+bool hasSubgraphs(const Node& node);  // of an If, a Loop or a Scan
 
 // ---- building
 // ----------------------------------------------------------------------------------------------------

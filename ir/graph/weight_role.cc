@@ -21,6 +21,8 @@ constexpr const char* kMade = "made";
 
 constexpr const char* kTakenForConstant = "pipeshard.taken_for_constant";
 
+constexpr const char* kModuleTensor = "pipeshard.module_tensor";
+
 constexpr const char* kStoredTransposed = "pipeshard.transposed";
 
 // On what was computed of a weight that the user does not train: "768 fc.weight".
@@ -92,6 +94,10 @@ bool isMade(const Value& value) {
 void markTakenForConstant(Value& value) { value.metadata.emplace_back(kTakenForConstant, "yes"); }
 
 bool isTakenForConstant(const Value& value) { return hasMark(value, kTakenForConstant); }
+
+void markModuleTensor(Value& value) { value.metadata.emplace_back(kModuleTensor, "yes"); }
+
+bool isModuleTensor(const Value& value) { return hasMark(value, kModuleTensor); }
 
 bool isLayerWeight(const Value& value) { return hasMark(value, kLayerWeight); }
 

@@ -27,6 +27,11 @@ bool isMade(const Value& value);
 void markTakenForConstant(Value& value);
 bool isTakenForConstant(const Value& value);  // has it
 
+// The mark on a tensor of one element that the file calls as the module does, "temp" or "alpha", where the
+// exporter calls all numbers of its own otherwise (onnx_import/exporter/torchscript_parameters.h).
+void markModuleTensor(Value& value);
+bool isModuleTensor(const Value& value);  // has it
+
 // The metadata key on a parameter that its place alone tells, for rewrites that take it away from there
 // (keepLayerWeights in ir/operators/initializer_role.h).
 inline constexpr const char* kLayerWeight = "pipeshard.layer_weight";

@@ -11,8 +11,8 @@
 //     Max or Min, the exponent of a Pow, ...), and it was a tensor of the file, not
 //     computed from constants; and
 //     - it has several elements and is no additive mask, or
-//     - it has one element and is called like a parameter: "fc.bias", but not "onnx::Mul_12", which may be
-//       1/sqrt(d).
+//     - it has one element and is called like a parameter ("fc.bias", but not "onnx::Mul_12", which may be
+//       1/sqrt(d)), or has a name of the module's where all such numbers have others (isModuleTensor).
 // What has all of that but the place is unclear, where a gradient may reach it: a learned token that a Where
 // puts in, a learned limit, positions that are resized.
 // An additive mask is held in memory and has numbers beyond 1e4 in magnitude and otherwise 0 and 1, or
@@ -41,7 +41,7 @@ namespace {
 
 // By what it holds and how it is called.
 bool looksLikeWeight(const Value& value, const Initializer& initializer) {
-  if (elementCount(*value.shape) == 1) return namesParameter(value.name);
+  if (elementCount(*value.shape) == 1) return isModuleTensor(value) || namesParameter(value.name);
   const Constant* constant = std::get_if<Constant>(&initializer);
   return elementCount(*value.shape) > 1 && (constant == nullptr || !looksLikeMask(*constant));
 }

@@ -1,5 +1,8 @@
 // Add, Sub, Mul, Div, Mod, Pow, Sum, Mean: operators on several tensors with broadcasting.
+#include <limits>
+
 #include "onnx_import/autodiff/gradient_rules.h"
+#include "onnx_import/autodiff/root_forms.h"
 
 namespace pipeshard {
 namespace {
@@ -48,6 +51,11 @@ ValueId powBaseDerivative(GradientContext& c, ValueId a, ValueId b) {
     if (*exponent == 2) return c.scale(a, 2);
     if (*exponent == 3) return c.scale(c.binary("Mul", a, a), 3);
     if (*exponent == 0) return c.scale(a, 0);
+    // 0 where a is 0: infinity to a negative power.
+    if (isRootOfDistance(c)) {
+      const ValueId infinity = c.scalar(c.type(a), std::numeric_limits<double>::infinity());
+      a = c.where(c.compare("Equal", a, c.scalar(c.type(a), 0)), infinity, a);
+    }
     return c.scale(c.binary("Pow", a, c.scalar(c.type(a), *exponent - 1)), *exponent);
   }
   const ValueId exponent = c.cast(b, c.type(a));

@@ -5,6 +5,7 @@
 
 #include "ir/graph/exporter_marks.h"
 #include "onnx_import/autodiff/gradient_rules.h"
+#include "onnx_import/autodiff/root_forms.h"
 
 namespace pipeshard {
 namespace {
@@ -21,7 +22,7 @@ bool isDeviation(const Node& node) {
 // dY / 2Y. That of a standard deviation is 0 where all are equal, as PyTorch has it: not infinity times 0.
 void sqrtGradient(GradientContext& c) {
   ValueId root = c.output();
-  if (isDeviation(c.node())) {
+  if (isDeviation(c.node()) || isRootOfDeviation(c) || isRootOfCosine(c) || isRootOfProducts(c)) {
     const ValueId zero = c.scalar(c.type(root), 0);
     const ValueId infinity = c.scalar(c.type(root), std::numeric_limits<double>::infinity());
     root = c.where(c.compare("Equal", root, zero), infinity, root);

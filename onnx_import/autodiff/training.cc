@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/autodiff/backward.h"
 #include "onnx_import/autodiff/forward_states.h"
 #include "onnx_import/autodiff/gradient_rules.h"
@@ -79,6 +82,30 @@ void requireOpset(const Graph& graph) {
        version);
 }
 
+// Of an axis of size 0, in the file or as a size makes it. (An empty cache that is joined to something is
+// read by no product.)
+[[noreturn]] void failEmpty(const std::string& what, const Graph& graph, ValueId value) {
+  fail(ErrorCode::kBadModel,
+       "{} '{}' {} has no elements: nothing can be computed or trained with it; export the model with sizes "
+       "of "
+       "1 at least, or with a name for that axis (dynamic_shapes), whose size --dim says",
+       what, graph.value(value).name, shapeToString(graph.shape(value)));
+}
+
+void requireElements(const Graph& graph, const std::vector<ValueId>& parameters) {
+  for (const ValueId parameter : parameters) {
+    if (elementCount(graph.shape(parameter)) == 0) failEmpty("the parameter", graph, parameter);
+  }
+  for (const Node& node : graph.nodes) {
+    const OperatorFacts& facts = operatorFacts(node);
+    if (!facts.multiplies_matrices && facts.work != WorkClass::kConvolution) continue;
+    for (const ValueId input : node.inputs) {
+      if (input.valid() && elementCount(graph.shape(input)) == 0)
+        failEmpty(describeNode(node) + ": its input", graph, input);
+    }
+  }
+}
+
 }  // namespace
 
 void requireTrainableTypes(const Graph& graph) {
@@ -116,6 +143,7 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
 
   const std::vector<ValueId> parameters = learnedParameters(training);
   if (trains) requireTrainableTypes(graph);
+  requireElements(graph, parameters);
   BackwardBuilder builder(graph);
   if (trains && extras.loss_scaling.first > 0) training.loss_scale = addLossScale(builder, training.loss);
   const Gradients gradients = trains ? appendBackward(builder, training.loss, parameters, training.loss_scale)

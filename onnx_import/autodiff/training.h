@@ -52,7 +52,8 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type);
 // Appends backward nodes (reverse mode; accumulation of several uses by Sum/Add; only where a parameter is
 // reached), splits them into input and weight parts, and appends the update nodes. An operator without
 // gradient on a path from a parameter to the loss: Error(kBadModel) naming node and operator. Likewise
-// running statistics that something else reads. Without an optimizer (kNone): the forward pass alone;
+// running statistics that something else reads, a parameter without elements, and a product of such a tensor
+// (an axis of size 0). Without an optimizer (kNone): the forward pass alone;
 // parameters have no gradients, running statistics stay as they are.
 // `groups`: parameters whose update has other hyperparameters.
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer,

@@ -12,6 +12,7 @@
 #include "ir/base/error.h"
 #include "ir/base/name_pattern.h"
 #include "ir/graph/weight_role.h"
+#include "ir/plan/moving_average.h"
 #include "onnx_import/autodiff/parameters.h"
 
 namespace pipeshard {

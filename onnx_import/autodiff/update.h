@@ -24,8 +24,6 @@ struct UpdateRecipe {
   std::vector<double> schedule;
   std::map<std::string, Attribute> attributes;
 };
-// The state that is a moving average of the parameter.
-inline constexpr const char* kMovingAverage = "moving_average";
 UpdateRecipe updateRecipe(const OptimizerSpec& optimizer);
 
 // For every parameter that a gradient reaches: the graph inputs "<parameter>.gradient" and

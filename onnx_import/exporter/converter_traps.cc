@@ -111,12 +111,6 @@ void tellTensorFlow(const Graph& graph, std::vector<std::string>& traps) {
   tellRecurrentBiases(graph, traps);
 }
 
-bool hasMarks(const Graph& graph) {
-  return !signatureParameters(graph).empty() ||
-         std::ranges::any_of(graph.initializers,
-                             [&](const auto& entry) { return isMarkedParameter(graph.value(entry.first)); });
-}
-
 // Its nodes are called "node_linear_3", those of the older exporter "/fc/Gemm".
 bool isOfTorchExport(const Graph& graph) {
   if (hasMarkedNodes(graph)) return true;
@@ -456,7 +450,7 @@ std::vector<std::string> foldedNormalizations(const Graph& graph) {
 std::vector<std::string> converterTraps(const Graph& graph) {
   std::vector<std::string> traps;
   if (isOfTensorFlow(graph)) tellTensorFlow(graph, traps);
-  if (isOfTorchExport(graph) && !hasMarks(graph)) {
+  if (isOfTorchExport(graph) && !tellsParameters(graph)) {
     traps.emplace_back(
         "a tool has taken the exporter's marks out of the file (as onnxsim, onnxslim and "
         "onnx.utils.extract_model do): buffers, such as a fixed table of positions, look like weights and "
@@ -466,12 +460,12 @@ std::vector<std::string> converterTraps(const Graph& graph) {
 }
 
 void takeConstants(Graph& graph) {
-  if (hasMarks(graph)) return;
+  if (tellsParameters(graph)) return;
   for (const ValueId id : StoredConstants(graph).found()) markTakenForConstant(graph.value(id));
 }
 
 std::string likelyBuffers(const Graph& graph) {
-  if (hasMarks(graph)) return "";
+  if (tellsParameters(graph)) return "";
   const std::vector<std::string> names = likelyBufferNames(graph);
   if (names.empty()) return "";
   return fmt::format("trained, as the file does not tell buffers: {}; if these are: --freeze '^({})$'",
@@ -479,7 +473,7 @@ std::string likelyBuffers(const Graph& graph) {
 }
 
 std::string untoldParameters(const Graph& graph) {
-  if (hasMarks(graph) || !isTorchScript(graph) || isOfKeras(graph)) return "";
+  if (tellsParameters(graph) || !isTorchScript(graph) || isOfKeras(graph)) return "";
   const std::vector<InitializerRole> roles = initializerRoles(graph);
   const std::vector<std::string> told = likelyBufferNames(graph);
   std::vector<std::string> names;

@@ -123,6 +123,8 @@ void tellOwnBackward(const Graph& graph, std::vector<std::string>& traps) {
 
 }  // namespace
 
+bool isOfRuntimeOptimizer(const Graph& graph) { return graph.opset_imports.contains("com.microsoft.nchwc"); }
+
 std::vector<std::string> exporterTraps(const Graph& graph) {
   int normalizations = 0, divisors = 0;
   Dropouts dropouts;
@@ -151,8 +153,7 @@ std::vector<std::string> exporterTraps(const Graph& graph) {
   tellDropouts(dropouts, traps);
   tellMerged(graph, traps);
   tellOwnBackward(graph, traps);
-  // Every file that a session saves imports this domain.
-  if (graph.opset_imports.contains("com.microsoft.nchwc") && signatureParameters(graph).empty()) {
+  if (isOfRuntimeOptimizer(graph) && signatureParameters(graph).empty()) {
     traps.emplace_back(
         "the file was written by ONNX Runtime's optimizer, which merges equal weights, takes tied ones apart "
         "and leaves no names: what is trained are the weights of this file, not the module's; plan the "

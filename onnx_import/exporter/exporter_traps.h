@@ -22,6 +22,10 @@ namespace pipeshard {
 // To be called on the graph as read.
 std::vector<std::string> exporterTraps(const Graph& graph);
 
+// Whether ONNX Runtime's optimizer has written the graph: every file that a session saves imports a domain of
+// its own. To be called on the graph as read.
+bool isOfRuntimeOptimizer(const Graph& graph);
+
 // Error(kBadModel) for a graph as read whose only quantisation is QuantizeLinear and DequantizeLinear of
 // numbers that are computed, or of weights in floating point: a module's fake quantisation. Its
 // straight-through gradient is not in the file, and rounding has none. Where the user has said what is

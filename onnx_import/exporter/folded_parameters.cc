@@ -55,6 +55,7 @@ class Unfolder {
     if (isCallOf(call, "group_norm")) return unfoldGroupNorm(reader, input, call, fold);
     // What is computed under torch.no_grad() may not be trained.
     if (!tracedRegion(graph_.nodes[reader]).name.empty()) return;
+    if (isCallOf(call, "aten.prelu.")) return unfoldSlope(reader, input, call);
     const std::string& name = graph_.value(constant).name;
     if (callKind(name) == "add") return unfoldOnePlus(reader, input, call, fold);
     const bool is_argument = std::ranges::find(call.arguments, name) != call.arguments.end();
@@ -92,6 +93,34 @@ class Unfolder {
     unfolding_.addBefore(reader, [&](ReplacementWriter& writer) {
       graph_.nodes[reader].inputs[input] = writer.add(
           "Reshape", {parameter, writer.integers(graph_.shape(constant))}, graph_.dataType(parameter));
+    });
+  }
+
+  // The slope of a PRelu, a vector, which the call itself brings to the rank of what it is for: the call says
+  // which parameter that is, also where the file has one constant for several equal ones.
+  void unfoldSlope(size_t reader, size_t input, ExportedCall call) {
+    const ValueId constant = graph_.nodes[reader].inputs[input];
+    const DataType type = graph_.dataType(constant);
+    const Shape shape = graph_.shape(constant);
+    if (!graph_.nodes[reader].is("PRelu") || input != 1 || call.arguments.size() != 2 ||
+        longAxes(shape) > 1 || unfolding_.isParameter(graph_.value(constant).name))
+      return;
+    call.arguments.erase(call.arguments.begin());  // what it is for
+    const std::vector<std::string> names = unfolding_.mentioned(call);
+    if (names.empty()) return;
+    ValueId slope = findValue(graph_, names[0]);
+    if (!slope.valid()) {
+      slope =
+          unfolding_.addParameter(names[0], type, {elementCount(shape)}, graph_.initializers.at(constant));
+    } else if (graph_.initializers.contains(slope) && graph_.dataType(slope) == type &&
+               initializerBytes(graph_, slope) == initializerBytes(graph_, constant)) {
+      unfolding_.countCopy();
+    } else {
+      return;
+    }
+    taken_apart_.insert(constant);
+    unfolding_.addBefore(reader, [&](ReplacementWriter& writer) {
+      graph_.nodes[reader].inputs[input] = writer.add("Reshape", {slope, writer.integers(shape)}, type);
     });
   }
 

@@ -8,6 +8,7 @@
 //   views        the scale of a layer: gamma [64]  →  Reshape  →  'unsqueeze_1' [64,1,1]
 //   group norms  scale and bias, per call: [64]  →  Reshape  →  [64,1,1], of which the file has one for all
 //                calls whose parameters were equal
+//   slopes       that of each call of PRelu: [10]  →  Reshape  →  'val_1' [1,10], likewise
 //   recurrences  LSTM, GRU and RNN have their gates in another order in ONNX, and both biases as one tensor
 //                  bias_ih_l0 [4n], bias_hh_l0 [4n]  →  Slice, Concat  →  'val_64' [1,8n]
 //   windows      a table of biases by relative position (Swin), read for each pair of a window's places

@@ -1,6 +1,7 @@
 #include "onnx_import/exporter/torchscript_parameters.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,10 +12,10 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
+#include "onnx_import/exporter/exporter_traps.h"
 #include "onnx_import/exporter/recurrent_parameters.h"
 #include "onnx_import/format/constant_nodes.h"
 #include "onnx_import/format/equal_numbers.h"
-#include "onnx_import/format/initializer_bytes.h"
 #include "onnx_import/prepare/splice.h"
 
 namespace pipeshard {
@@ -69,6 +70,7 @@ class TorchScript {
   void run() {
     markConstants();
     separate();
+    markNumbersOfModule();
     findBiases();
     unite();
     for (Node& node : graph_.nodes) {
@@ -276,6 +278,27 @@ class TorchScript {
     }
   }
 
+  // The exporter calls its own numbers '/attn/Constant_output_0' or 'onnx::Mul_12': one by a plain name is
+  // the module's, whether in an inner module ('attn.temp') or the outermost ('temp'). Names of nodes tell
+  // that no other exporter has written it.
+  void markNumbersOfModule() {
+    const auto isNamed = [&](std::string_view with) {
+      return std::ranges::any_of(graph_.nodes, [&](const Node& n) { return n.name.starts_with(with); });
+    };
+    if (!isNamed("/") || isNamed("node_") || isOfRuntimeOptimizer(graph_)) return;
+    for (const auto& [id, initializer] : graph_.initializers) {
+      Value& value = graph_.value(id);
+      const std::string& name = value.name;
+      const bool is_plain = !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+                            std::ranges::all_of(name, [](unsigned char c) {
+                              return std::isalnum(c) != 0 || c == '_' || c == '.';
+                            });
+      const bool is_own = is_plain && !isNameless(id) && !namesConstant(name) && !namesBuffer(name);
+      if (is_own && elementCount(*value.shape) == 1 && isFloatWeight(id) && !isOfConstantNode(value))
+        markModuleTensor(value);
+    }
+  }
+
   // What onnxsim makes of a MatMul and the Add behind it. (The exporter's own Gemm has the weight as the
   // module.)
   static bool isProductWithBias(const Node& node) {
@@ -359,7 +382,7 @@ class TorchScript {
     if (node.inputs.size() < 2 || !isFloatWeight(node.inputs[1])) return;
     const ValueId weight = node.inputs[1];
     for (ValueId table : tables) {
-      if (!isTransposed(weight, table)) continue;
+      if (!equal_.areTransposed(weight, table)) continue;
       if (!graph_.value(table).name.starts_with(calledModule(node) + "."))
         shared_.emplace_back(table, matrixName(node));  // the Linear of another module, which has it, too
       return tie(node, weight, table, nodes);
@@ -369,7 +392,7 @@ class TorchScript {
     const std::string name = matrixName(node);
     // The module has read it on two axes, too, where a Gemm has it as the module.
     const ValueId own = name.empty() ? ValueId() : findValue(graph_, name);
-    if (isFloatWeight(own) && !isStoredTransposed(graph_.value(own)) && isTransposed(weight, own))
+    if (isFloatWeight(own) && !isStoredTransposed(graph_.value(own)) && equal_.areTransposed(weight, own))
       return tie(node, weight, own, nodes);
     if (isOfPlainForm(node, weight, name, nodes)) return;
     if (name.empty() || !names_.insert(name).second) {
@@ -390,7 +413,7 @@ class TorchScript {
     const auto plain = std::ranges::find_if(graph_.initializers, [&](const auto& entry) {
       const ValueId id = entry.first;
       return isFloatWeight(id) && !isAnonymous(id) && !isStoredTransposed(graph_.value(id)) &&
-             isTransposed(weight, id);
+             equal_.areTransposed(weight, id);
     });
     if (plain == graph_.initializers.end()) return false;
     const std::string& own = graph_.value(plain->first).name;
@@ -447,26 +470,6 @@ class TorchScript {
       nodes.push_back(std::move(transpose));
       found_.tied.push_back(graph_.value(table).name);
     }
-  }
-
-  bool isTransposed(ValueId weight, ValueId table) const {
-    const Shape& a = graph_.shape(weight);
-    const Shape& b = graph_.shape(table);
-    if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[1] != b[0] ||
-        graph_.dataType(weight) != graph_.dataType(table))
-      return false;
-    const std::optional<std::vector<std::byte>> left = initializerBytes(graph_, weight);
-    const std::optional<std::vector<std::byte>> right = initializerBytes(graph_, table);
-    if (!left || !right) return false;
-    const size_t size = dataTypeSize(graph_.dataType(weight));
-    for (int64_t row = 0; row < a[0]; ++row) {
-      for (int64_t column = 0; column < a[1]; ++column) {
-        const std::byte* x = left->data() + (row * a[1] + column) * static_cast<int64_t>(size);
-        const std::byte* y = right->data() + (column * b[1] + row) * static_cast<int64_t>(size);
-        if (!std::equal(x, x + size, y)) return false;
-      }
-    }
-    return true;
   }
 
   Graph& graph_;

@@ -34,7 +34,8 @@ bool isTorchScript(const Graph& graph);
 
 // To be called on the graph as read. Adds to what is found: `separated`, `taken_as_one`, `untold`,
 // `other_names`, `statistics`, `transposed`, `nameless`, `recurrent`, `tied`, `lost`. Constants are marked as
-// such (weight_role.h): parameters are initializers.
+// such (weight_role.h): parameters are initializers. So are tensors of one element by a name of the module's
+// (isModuleTensor): parameters, unless they are called like a buffer or a constant.
 void restoreTorchScript(Graph& graph, ModuleParameters& found);
 
 }  // namespace pipeshard

@@ -20,6 +20,9 @@ class EqualNumbers {
   // Of one type and shape, and with equal content; not where the content cannot be read.
   bool are(ValueId a, ValueId b) const;
 
+  // Matrices of one type, and each the other's transposed; not where the content cannot be read.
+  bool areTransposed(ValueId a, ValueId b) const;
+
   // Drawn, or trained: of more than two different numbers. Zeros, ones and unit matrices are equal wherever a
   // module begins with them; these only where one is the other, or a copy of it.
   bool areDrawn(ValueId id);

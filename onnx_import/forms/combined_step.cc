@@ -14,12 +14,6 @@ namespace {
 
 using NamedValues = std::unordered_map<std::string, ValueId>;
 
-bool hasSubgraph(const Node& node) {
-  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
-    return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second);
-  });
-}
-
 std::vector<std::string> namesAttribute(const Node& node, const std::string& attribute) {
   const auto found = node.attributes.find(attribute);
   if (found == node.attributes.end()) return {};
@@ -98,7 +92,7 @@ class StepCombiner {
     }
     const auto mapped = [&](ValueId id) { return id.valid() ? ids[id.index()] : id; };
     for (Node node : algorithm.nodes) {
-      if (hasSubgraph(node) && !assigned_.empty()) {
+      if (hasSubgraphs(node) && !assigned_.empty()) {
         fail(ErrorCode::kBadModel, "{}: control flow in a step behind another one is not supported",
              describeNode(node));
       }

@@ -17,6 +17,27 @@ namespace {
 
 constexpr int64_t kIgnoreIndex = -100;  // of PyTorch's cross_entropy
 
+// The opset from which an operator means what is written here: where the file is of an older one, that of the
+// node. Such files are lifted as a whole when they are prepared (prepare/upgrade.h).
+int writtenSince(std::string_view op_type) {
+  static const std::map<std::string_view, int> since = {
+      {"LogSoftmax", 13},  // along its axis alone
+      {"NegativeLogLikelihoodLoss", 12},
+      {"SoftmaxCrossEntropyLoss", 12},
+      {"Max", 8},  // these two with operands of different shapes, and those below
+      {"Min", 8},
+      {"Add", 7},
+      {"Div", 7},
+      {"Equal", 7},
+      {"Mul", 7},
+      {"Sub", 7},
+      {"Cast", 6},
+      {"Reshape", 5},
+  };
+  const auto found = since.find(op_type);
+  return found == since.end() ? 1 : found->second;
+}
+
 bool isScalar(const Value& value) {
   return value.shape && (value.shape->empty() || *value.shape == Shape{1});
 }
@@ -46,7 +67,8 @@ class LossWriter {
   size_t classAxisOf(const LossTerm& term, const Value& scores, ValueId labels) const;
   size_t classAxisOfNewLabels(const LossTerm& term, const Value& scores);
   ValueId crossEntropy(const LossTerm& term);
-  ValueId smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities, ValueId likelihood);
+  ValueId smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities);
+  ValueId meanOfClasses(ValueId log_probabilities, DataType type, const std::optional<Shape>& places);
   ValueId elementwise(const LossTerm& term);
   ValueId elementLoss(LossTerm::Kind kind, ValueId x, ValueId t, const Value& like);
   ValueId same(std::string_view op_type, std::vector<ValueId> inputs, const Value& like);  // type and shape
@@ -73,6 +95,8 @@ ValueId LossWriter::op(std::string_view op_type, std::vector<ValueId> inputs, st
   graph_.value(result).shape = std::move(shape);
   const NodeId node = builder_.addNode("", op_type, std::move(inputs), {result}, std::move(attributes));
   graph_.node(node).name = fmt::format("loss/{}", op_type);
+  int& version = graph_.node(node).opset_version;
+  version = std::max(version, writtenSince(op_type));
   return result;
 }
 
@@ -240,34 +264,44 @@ ValueId LossWriter::crossEntropy(const LossTerm& term) {
   const ValueId logarithms = scores ? op("LogSoftmax", {given.scores}, "loss.log_probabilities", type,
                                          graph_.value(given.scores).shape, {{"axis", int64_t{1}}})
                                     : given.scores;
-  const ValueId likelihood =
-      op("NegativeLogLikelihoodLoss", {logarithms, given.labels}, "loss", type, Shape{}, mean);
-  return term.label_smoothing == 0 ? likelihood : smoothed(term, given, logarithms, likelihood);
+  return term.label_smoothing == 0
+             ? op("NegativeLogLikelihoodLoss", {logarithms, given.labels}, "loss", type, Shape{}, mean)
+             : smoothed(term, given, logarithms);
 }
 
-// (1 - e) likelihood + e u, with u the mean of -log p over all classes, and over labels that count.
-ValueId LossWriter::smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities,
-                             ValueId likelihood) {
+// The mean over labels that count of (1 - e) l + e u: l their own -log p, u the mean of -log p over all
+// classes. As one quotient, so that it tells what it is a mean of.
+ValueId LossWriter::smoothed(const LossTerm& term, const Scores& scores, ValueId log_probabilities) {
   const Value& like = scores.like;
-  const DataType label_type = graph_.dataType(scores.labels);
+  const DataType type = like.data_type, label_type = graph_.dataType(scores.labels);
   const ValueId ignored =
       builder_.addConstant("loss.ignored", makeScalar(label_type, static_cast<double>(kIgnoreIndex)));
   const std::optional<Shape> places = graph_.value(scores.labels).shape;
   const ValueId out = op("Equal", {scores.labels, ignored}, "loss.is_ignored", DataType::kBool, places);
   const ValueId in = op("Not", {out}, "loss.counts", DataType::kBool, places);
-  const ValueId counts =
-      op("Cast", {in}, "loss.counts", like.data_type, places, {{"to", static_cast<int64_t>(like.data_type)}});
-  const ValueId classes = builder_.addConstant("loss.class_axis", makeConstant<int64_t>({1}, {1}));
-  const ValueId average = op("ReduceMean", {log_probabilities, classes}, "loss.mean_of_classes",
-                             like.data_type, places, {{"keepdims", int64_t{0}}});
-  const ValueId kept = op("Mul", {average, counts}, "loss.mean_of_counted", like.data_type, places);
-  const ValueId uniform =
-      op("Div", {total(kept, like), total(counts, like)}, "loss.uniform", like.data_type, Shape{});
-  const ValueId sharp =
-      op("Mul", {likelihood, number(1 - term.label_smoothing, like)}, "loss.sharp", like.data_type, Shape{});
-  const ValueId smooth =
-      op("Mul", {uniform, number(-term.label_smoothing, like)}, "loss.smooth", like.data_type, Shape{});
-  return op("Add", {sharp, smooth}, "loss", like.data_type, Shape{});
+  const ValueId counts = op("Cast", {in}, "loss.counts", type, places, {{"to", static_cast<int64_t>(type)}});
+  const ValueId average = meanOfClasses(log_probabilities, type, places);
+  const ValueId kept = op("Mul", {average, counts}, "loss.mean_of_counted", type, places);
+  const ValueId own = op("NegativeLogLikelihoodLoss", {log_probabilities, scores.labels}, "loss.of_labels",
+                         type, places, {{"reduction", std::string("none")}, {"ignore_index", kIgnoreIndex}});
+  const ValueId sharp = op("Mul", {own, number(1 - term.label_smoothing, like)}, "loss.sharp", type, places);
+  const ValueId smooth = op("Mul", {kept, number(-term.label_smoothing, like)}, "loss.smooth", type, places);
+  const ValueId both = op("Add", {sharp, smooth}, "loss.smoothed", type, places);
+  return op("Div", {total(both, like), total(counts, like)}, "loss", type, Shape{});
+}
+
+// Its axes are an input from opset 18 on.
+ValueId LossWriter::meanOfClasses(ValueId log_probabilities, DataType type,
+                                  const std::optional<Shape>& places) {
+  const std::vector<int64_t> class_axis = {1};
+  std::vector<ValueId> inputs = {log_probabilities};
+  std::map<std::string, Attribute> attributes = {{"keepdims", int64_t{0}}};
+  const auto opset = graph_.opset_imports.find("");
+  if (opset != graph_.opset_imports.end() && opset->second < 18)
+    attributes["axes"] = class_axis;
+  else
+    inputs.push_back(builder_.addConstant("loss.class_axis", makeConstant<int64_t>({1}, class_axis)));
+  return op("ReduceMean", inputs, "loss.mean_of_classes", type, places, std::move(attributes));
 }
 
 ValueId LossWriter::same(std::string_view op_type, std::vector<ValueId> inputs, const Value& like) {

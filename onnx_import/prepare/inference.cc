@@ -26,12 +26,6 @@ constexpr int64_t kEvaluationBudget = int64_t{1} << 30;  // bytes read and writt
 
 std::string functionKey(const Node& node) { return node.domain + '\n' + node.op_type + '\n' + node.overload; }
 
-bool hasSubgraphs(const Node& node) {
-  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
-    return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second);
-  });
-}
-
 bool isKnown(const Value& value) {
   return !value.opaque_type.empty() ||
          (value.data_type != DataType::kUndefined && value.shape && isStatic(*value.shape));

@@ -74,7 +74,6 @@ class Inference {
   void mergeOutput(const Node& node, size_t index, const Value& inferred);
 
   Graph& graph_;
-  Inference* caller_ = nullptr;  // of a function body: where the call is
   Inference* outer_ = nullptr;   // of a subgraph: what it can read
   std::shared_ptr<FunctionTable> functions_;
   std::map<ValueId, Constant> computed_;

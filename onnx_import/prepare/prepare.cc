@@ -260,11 +260,33 @@ void tellChosenSizes(const PrepareOptions& options, Error& error) {
                                fmt::join(sizes, " and "), fmt::join(names, " ")));
 }
 
+bool isOfNode(const Contradiction& found, const Node& node) {
+  return found.message().starts_with(describeNode(node));
+}
+
+// ONNX has the operator for float32 and not for float64 (Celu, RotaryEmbedding).
+bool lacksFloat64(const Node& node) {
+  const auto* schema =
+      onnx::OpSchemaRegistry::Instance()->GetSchema(node.op_type, node.opset_version, node.domain);
+  if (schema == nullptr || schema->inputs().empty()) return false;
+  const auto& types = schema->inputs().front().GetTypes();
+  const auto has = [&](const char* type) {
+    return std::ranges::any_of(types, [&](const std::string* known) { return *known == type; });
+  };
+  return has("tensor(float)") && !has("tensor(double)");
+}
+
 // With the sizes that it may be due to; where none is to blame, nobody is sent to look for another.
 [[noreturn]] void failByContradiction(const Graph& graph, bool ranks_may_follow_sizes,
                                       const Contradiction& found) {
   const bool by_size = found.of() == Contradiction::Of::kSizes ||
                        (found.of() == Contradiction::Of::kRanks && ranks_may_follow_sizes);
+  const auto lacks_float64 = [&](const Node& node) { return isOfNode(found, node) && lacksFloat64(node); };
+  if (found.of() == Contradiction::Of::kTypes && std::ranges::any_of(graph.nodes, lacks_float64)) {
+    fail(ErrorCode::kBadModel,
+         "{}; ONNX has this operator for float32, not for float64: plan it with --precision float32",
+         found.message());
+  }
   fail(ErrorCode::kBadModel, "{}{}", found.message(),
        by_size
            ? givenSizes(graph)
@@ -285,13 +307,31 @@ void makeStatic(Graph& graph, const PrepareOptions& options) {
   }
 }
 
-void makeStaticOrTell(Graph& graph, const PrepareOptions& options) {
+// A fault that twice the chosen sizes do not change a letter of has nothing to do with them. `as_read`:
+// before sizes were bound.
+bool mayFollowChosenSizes(Graph as_read, PrepareOptions options, const Error& fault) {
+  for (const std::string& name : options.chosen) {
+    const auto size = options.dimensions.find(name);
+    if (size != options.dimensions.end()) size->second *= 2;
+  }
+  try {
+    bindDimensions(as_read, options.dimensions, options.chosen);
+    makeStatic(as_read, options);
+  } catch (const Error& other) {
+    return other.message() != fault.message();
+  }
+  return true;
+}
+
+// `as_read`: before sizes were bound, where some were chosen.
+void makeStaticOrTell(const Graph& as_read, Graph& graph, const PrepareOptions& options) {
   try {
     makeStatic(graph, options);
   } catch (const Contradiction&) {
     throw;  // it knows what sizes have to do with it
   } catch (Error& error) {
-    tellChosenSizes(options, error);
+    if (!options.chosen.empty() && mayFollowChosenSizes(as_read, options, error))
+      tellChosenSizes(options, error);
     throw;
   }
 }
@@ -307,9 +347,10 @@ Graph prepareModel(Graph graph, const PrepareOptions& options) {
                   [](const Function& function) { return function.domain == kPipeshardDomain; });
   nameParts(graph);
   const bool ranks_may_follow_sizes = ranksMayFollowSizes(graph);  // as it is in the file
+  const Graph as_read = options.chosen.empty() ? Graph() : graph;
   bindDimensions(graph, options.dimensions, options.chosen);
   try {
-    makeStaticOrTell(graph, options);
+    makeStaticOrTell(as_read, graph, options);
     omitUnreadOutputs(graph);
     removeDeadCode(graph);
     checkStatic(graph, options);

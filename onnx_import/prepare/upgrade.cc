@@ -8,6 +8,7 @@
 #include <onnx/defs/schema.h>
 
 #include "ir/base/error.h"
+#include "onnx_import/lowering/lowering_rules.h"
 #include "onnx_import/prepare/inference.h"
 #include "onnx_import/prepare/upgrade_rules.h"
 
@@ -34,9 +35,22 @@ bool isBelow(const Node& node, int version) {
   return node.domain.empty() && node.opset_version > 0 && node.opset_version < version;
 }
 
+bool hasBody(const onnx::OpSchema* schema) {
+  return schema != nullptr && (schema->HasFunction() || schema->HasContextDependentFunction());
+}
+
+// An operator that ONNX says in others from a later opset on alone (ReduceL1 from 18 on), and that nothing
+// here computes or lowers by itself.
+bool getsItsBodyLater(const Graph& graph, const Node& node) {
+  if (!isBelow(node, kUpgradedTo)) return false;
+  const auto* registry = onnx::OpSchemaRegistry::Instance();
+  return !hasBody(registry->GetSchema(node.op_type, node.opset_version, "")) &&
+         hasBody(registry->GetSchema(node.op_type, kUpgradedTo, "")) && findLowering(graph, node) == nullptr;
+}
+
 bool hasOldNodes(const Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-    if (isBelow(node, kUpgradedFrom)) return true;
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    if (isBelow(node, kUpgradedFrom) || getsItsBodyLater(graph, node)) return true;
     return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
       const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attribute.second);
       return body != nullptr && hasOldNodes(**body);

@@ -6,9 +6,10 @@
 
 namespace pipeshard {
 
-// A graph with a node of the standard domain that is older than opset 16, in its bodies too: every standard
-// node below 18 is rewritten into the form of opset 18, and the graph imports at least that. Other graphs
-// stay as they are. Returns how many nodes were rewritten.
+// A graph with a node of the standard domain that is older than opset 16, or that has a body in ONNX from 18
+// on alone and nothing else here (ReduceL1, ReduceLogSum, ReduceSumSquare of 16 and 17), in its bodies too:
+// every standard node below 18 is rewritten into the form of opset 18, and the graph imports at least that.
+// Other graphs stay as they are. Returns how many nodes were rewritten.
 //
 // Names, outputs and metadata of nodes stay. Nodes that are added around one have its metadata; constants are
 // marked as made. A node that has no form in opset 18, or whose form there depends on a rank that is not

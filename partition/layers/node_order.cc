@@ -294,12 +294,6 @@ int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order
 
 namespace {
 
-bool hasSubgraphs(const Node& node) {
-  return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
-    return std::holds_alternative<std::shared_ptr<const Graph>>(attribute.second);
-  });
-}
-
 // By node: only weights and constants lead to it.
 std::vector<bool> weightNodes(const Graph& graph, const UseDef& uses) {
   std::vector<bool> found(graph.nodes.size());

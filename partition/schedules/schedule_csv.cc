@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "ir/base/error.h"
+#include "partition/schedules/schedule_transfers.h"
 #include "partition/schedules/schedule_verify.h"
 
 namespace pipeshard {
@@ -14,8 +15,6 @@ namespace {
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 constexpr std::string_view kBlanks = " \t\r";
 constexpr int kMostNumber = (1 << 20) - 1;  // of a stage or microbatch
-
-bool isTransfer(ActionKind kind) { return kind >= ActionKind::kSendForward; }
 
 class CsvReader {
  public:

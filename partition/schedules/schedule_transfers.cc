@@ -6,6 +6,7 @@ bool isSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind =
 bool isReceive(ActionKind kind) {
   return kind == ActionKind::kReceiveForward || kind == ActionKind::kReceiveBackward;
 }
+bool isTransfer(ActionKind kind) { return isSend(kind) || isReceive(kind); }
 
 std::optional<Action> sendAfter(const Action& action, const RankOfStage& rank_of_stage) {
   const bool forward = action.kind == ActionKind::kForward;

@@ -13,6 +13,7 @@ namespace pipeshard {
 
 bool isSend(ActionKind kind);
 bool isReceive(ActionKind kind);
+bool isTransfer(ActionKind kind);  // one of the two
 
 // The send that follows a pass, the receive that a pass needs; none where the other stage is on the same
 // rank, or there is none.

@@ -124,7 +124,7 @@ class Verifier {
       failAt({place}, "rank {} runs {}, but a synchronous schedule updates its weights once, at its end",
              place.rank, text);
     }
-    has_transfers_ = has_transfers_ || isSend(action.kind) || isReceive(action.kind);
+    has_transfers_ = has_transfers_ || isTransfer(action.kind);
     const auto [earlier, inserted] = places_.emplace(keyOf(action), place);
     if (!inserted)
       failAt({place}, "{} runs twice, at steps {} and {} of rank {}", text, earlier->second.step, place.step,
@@ -250,7 +250,7 @@ class Verifier {
           if (message && !find(*message))
             failAt({{rank, step}}, "{} of {} is missing", actionToString(*message), actionToString(action));
         }
-        if (!isSend(action.kind) && !isReceive(action.kind)) continue;
+        if (!isTransfer(action.kind)) continue;
         const Action other = isSend(action.kind) ? receiveOf(action) : sendOf(action);
         const Place* place = find(other);
         if (!place || place->rank == rank) {
@@ -364,7 +364,7 @@ bool Verifier::canRun(const IdVector<PipelineRankId, size_t>& next, PipelineRank
     return place->step < next[place->rank];
   };
   const Action& action = orders_[rank][next[rank]];
-  if (isSend(action.kind) || isReceive(action.kind)) {
+  if (isTransfer(action.kind)) {
     const Place* other = find(isSend(action.kind) ? receiveOf(action) : sendOf(action));
     return other->step <= next[other->rank];  // both are there, or the other has just gone on
   }

@@ -8,15 +8,13 @@
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
+#include "partition/schedules/schedule_transfers.h"
 #include "partition/schedules/schedule_verify.h"
 
 namespace pipeshard {
 namespace {
 
 using Kind = EngineOperation::Kind;
-
-bool isTransfer(ActionKind kind) { return kind >= ActionKind::kSendForward; }
-bool isSend(ActionKind kind) { return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward; }
 
 // Orders become lists of operations; results of the engine become actions again. Operation i of a rank is its
 // action i in `actions_`: the schedule's, with a receive right in front of the pass that needs it, a send

@@ -20,8 +20,8 @@ std::string readStageFileText(const std::string& path) {
   const bool means_file = path.find('/') != std::string::npos || path.ends_with(".json");
   fail(means_file ? ErrorCode::kMissingInput : ErrorCode::kUsage,
        "--stages \"{}\" is not understood; write auto (searched), per-device (one stage per device), "
-       "uniform:K (K stages of equal work) or the path of a stage file (docs/stages.md); there is no file of "
-       "this name that can be read",
+       "uniform:K (K stages of equal work), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP devices each) "
+       "or the path of a stage file (docs/stages.md); there is no file of this name that can be read",
        path);
 }
 

@@ -169,11 +169,13 @@ std::string describe(const Record& record, const std::string& data, const Evalua
   std::string text =
       fmt::format("{}; {} in {} batch{}, {}{}", data, counted(record.rows, "example"), made.batches,
                   made.batches == 1 ? "" : "es", together, together_exact ? "" : approximate);
-  if (record.left_out > 0)
+  if (record.left_out > 0) {
+    const bool one = record.left_out == 1;
     text += fmt::format(
-        "; the last {} that the plan's devices cannot share are left out, so the loss is "
+        "; the last {} that the plan's devices cannot share {} left out, so the loss is "
         "approximate: it is that of the others",
-        counted(record.left_out, "example"));
+        one ? "example" : counted(record.left_out, "example"), one ? "is" : "are");
+  }
   if (record.drawn > 0) text += "; the model draws random numbers in evaluation, too";
   return text;
 }

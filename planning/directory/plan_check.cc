@@ -13,22 +13,38 @@
 #include "planning/directory/refresh_programs.h"
 #include "planning/directory/replay.h"
 #include "planning/programs/memory_shortage.h"
+#include "runtime/execute/rank_image.h"
+#include "runtime/identity/plan_programs.h"
 
 namespace pipeshard {
 namespace {
 
 void checkMemory(PlannedTraining& planned, std::vector<std::string>& faults) {
-  for (const StageShortage& found : shortagesOf(planned.plan, planned.whole)) {
+  for (const StageShortage& found : shortagesOf(planned)) {
     faults.push_back(fmt::format("plan.json.stages[{}]: device {} needs {} bytes; expected at most {}",
                                  found.stage, found.shortage.rank, found.shortage.needed,
                                  found.shortage.room));
   }
 }
 
+// Of a directory whose programs are those of its plan.json: whether a job can read them.
+void checkPrograms(const std::string& directory, PlanCheck& check) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::path(directory) / kRanksFileName, ignored)) return;
+  keepFault("programs", check.faults, [&] {
+    ProgramFolder programs(directory);
+    requireSoundPrograms(programs, [&](const std::string& changed) {
+      for (const RankId rank : idsBelow<RankId>(programs.ranks())) programs.image(rank);
+      check.notes.push_back(changed);
+    });
+  });
+}
+
 void checkReadable(const std::string& path, const Plan& plan, const ProgressCallback& progress,
                    PlanCheck& check) {
   check.notes = planOddities(plan);
   check.edited = std::filesystem::is_directory(path) && wasEdited(path, plan);
+  if (std::filesystem::is_directory(path) && !check.edited) checkPrograms(path, check);
   std::vector<std::string>& faults = check.faults;
   ReplayedModel replayed;
   const bool has_model =

@@ -44,9 +44,10 @@ std::string hashOf(std::string_view text) { return fmt::format("{:016x}", hashBy
 std::string hashOf(const Plan& plan) { return hashOf(planToJson(plan)); }
 
 // Programs that `plan` has not made were not compared with what devices have.
-void requireMemory(const Plan& plan, StepPrograms& step) {
+void requireMemory(PlannedTraining& planned) {
+  const Plan& plan = planned.plan;
   if (!limitsMemory(plan)) return;
-  const std::vector<StageShortage> found = shortagesOf(plan, step);
+  const std::vector<StageShortage> found = shortagesOf(planned);
   if (found.empty()) return;
   const auto less = [](const StageShortage& a, const StageShortage& b) {
     return a.shortage.excess() < b.shortage.excess();
@@ -93,7 +94,8 @@ ProgramsMade refreshPrograms(const std::string& directory, const ProgressCallbac
   try {
     PlannedTraining planned = replayPlan(plan, progress);
     progress("planning the memory of the ranks");
-    requireMemory(planned.plan, planned.whole);
+    requireMemory(planned);
+    plan.last_microbatches = planned.plan.last_microbatches;
     if (!edited) planned.plan = plan;
     writePlanDirectory(std::move(planned), directory);
   } catch (Error& error) {

@@ -41,10 +41,9 @@ void emitReplayed(const ReplayedModel& replayed, PlannedTraining& planned) {
   if (!plan.cut_batch && hasDataParallelStage(plan))
     failUncut("devices of a stage share the rows of a microbatch");
   planned.whole = emitStep(replayed.model, replayed.optimizer, replayed.batch, plan);
-  if (plan.last_batch > 0) {
-    planned.last = emitStep(replayed.model, replayed.optimizer,
-                            {plan.last_batch, plan.last_microbatches, replayed.batch.cut}, plan);
-  }
+  if (plan.last_batch > 0)
+    planned.last =
+        emitLastBatch(replayed.model, replayed.optimizer, replayed.batch, planned.plan, planned.whole);
   planned.shorter =
       emitShorterSequences(replayed.model, replayed.optimizer, replayed.batch, plan, planned.whole);
 }

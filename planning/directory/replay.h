@@ -25,7 +25,8 @@ struct ReplayedModel {
   TrainingGraph training;
 };
 ReplayedModel replayModel(const Plan& plan, const ProgressCallback& progress, bool in_float64 = false);
-// The programs of planned.plan, which must fit the model.
+// The programs of planned.plan, which must fit the model. The plan may get fewer microbatches for the last
+// batch (emitLastBatch): one without programs (`plan --no-programs`) was not asked what fits.
 void emitReplayed(const ReplayedModel& replayed, PlannedTraining& planned);
 
 }  // namespace pipeshard

@@ -202,6 +202,17 @@ std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions
   return std::nullopt;
 }
 
+std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
+  std::map<std::string, int> axes;
+  for (ValueId input : raw.inputs) {
+    const std::vector<std::string>& symbols = raw.value(input).symbols;
+    for (size_t axis = 0; axis < symbols.size(); ++axis) {
+      if (!symbols[axis].empty() && symbols[axis] == batch_dimension) axes[raw.value(input).name] = axis;
+    }
+  }
+  return axes;
+}
+
 int64_t fixedBatch(const Graph& raw) {
   int64_t examples = 0;
   for (const ValueId input : raw.inputs) {

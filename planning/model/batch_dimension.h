@@ -48,6 +48,9 @@ AskedSizes askedSizes(const Plan& plan, const Graph& raw);
 // batch of fixed size. Taken out of the dimensions.
 std::optional<int64_t> takeUsualBatch(std::map<std::string, int64_t>& dimensions);
 
+// The axis of each input that has the batch.
+std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension);
+
 // Examples in the batch of a graph that has no symbolic one: axis 0 of all its inputs. 0 where they differ:
 // an input that stays while others go on would pair what does not belong together.
 int64_t fixedBatch(const Graph& raw);

@@ -18,6 +18,7 @@
 #include "onnx_import/format/rehearsal.h"
 #include "onnx_import/loss/axis_names.h"
 #include "onnx_import/loss/loss.h"
+#include "onnx_import/loss/loss_weights.h"
 #include "onnx_import/loss/needed_outputs.h"
 #include "onnx_import/patterns/patterns.h"
 #include "onnx_import/patterns/straight_through.h"
@@ -27,6 +28,7 @@
 #include "onnx_import/prepare/prepare.h"
 #include "partition/layers/node_order.h"
 #include "planning/model/batch_dimension.h"
+#include "planning/model/further_outputs.h"
 #include "planning/model/given_weights.h"
 #include "planning/model/microbatches.h"
 #include "planning/model/module_notes.h"
@@ -40,17 +42,6 @@
 
 namespace pipeshard {
 namespace {
-
-std::map<std::string, int> batchAxes(const Graph& raw, const std::string& batch_dimension) {
-  std::map<std::string, int> axes;
-  for (ValueId input : raw.inputs) {
-    const std::vector<std::string>& symbols = raw.value(input).symbols;
-    for (size_t axis = 0; axis < symbols.size(); ++axis) {
-      if (!symbols[axis].empty() && symbols[axis] == batch_dimension) axes[raw.value(input).name] = axis;
-    }
-  }
-  return axes;
-}
 
 // The model, prepared for some rows of the batch, with its operators in an order that lets stages be cut
 // cheaply. The order is that of the whole batch's graph, so that it depends on nothing that is still to be
@@ -167,27 +158,6 @@ LossSpec lossToAttach(const PlanRequest& request, const Graph& raw, const std::s
   return !trains && by_itself && !hasLossOutput(raw) ? LossSpec{{}} : request.loss;
 }
 
-// What the model gives beside the loss. Not its running statistics: an evaluation leaves them as they are,
-// training hands them on. An evaluation gives what no operator makes, too (an input, a weight).
-std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss, bool trains) {
-  const UseDef uses = computeUseDef(raw);
-  const auto isStatistic = [&](ValueId value) {
-    NodeId producer = uses.producer[value.index()];
-    while (producer.valid() && raw.node(producer).is("Identity")) {
-      value = raw.node(producer).inputs[0];
-      producer = uses.producer[value.index()];
-    }
-    return producer.valid() && raw.node(producer).is("BatchNormalization") &&
-           raw.node(producer).outputs[0] != value;
-  };
-  std::vector<std::string> names;
-  for (const ValueId output : raw.outputs) {
-    const bool is_given = !trains || uses.producer[output.index()].valid();
-    if (output != loss && is_given && !isStatistic(output)) names.push_back(raw.value(output).name);
-  }
-  return names;
-}
-
 // Where the weights come from that are not in the file. To look, any numbers will do.
 std::vector<std::string> weightSources(const PlanRequest& request, const ForwardModel& model) {
   const std::vector<std::string>& sources = request.given.weights;
@@ -227,14 +197,6 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
   model.notes.push_back(
       fmt::format("weights of the file are half precision: they are trained as {}{}", dataTypeName(trained),
                   isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
-}
-
-// What is evaluated lacks them: that is said first.
-void noteLeftOut(const std::vector<std::string>& outputs, bool has_loss, std::vector<std::string>& notes) {
-  if (outputs.empty()) return;
-  notes.insert(has_loss ? notes.end() : notes.begin(),
-               fmt::format("outputs left out, as {}their operators are not supported: {}",
-                           has_loss ? "the loss does not need them and " : "", listed(outputs, 6)));
 }
 
 void noteUnread(const std::vector<std::string>& inputs, std::vector<std::string>& notes) {
@@ -302,8 +264,8 @@ std::string readRoles(const PlanRequest& request, const AskedStages& stages, Gra
   takeWeights(request, raw, model);
   ImportedBackward backward = takeBackward(raw);
 
-  // Behind takeBackward, which marks what the file trains: the user's choice wins. The notes are silent on
-  // what the user has decided.
+  // Behind takeBackward, which marks what the file trains: the user's choice wins, and notes are silent on
+  // it.
   const auto add = [&](std::vector<std::string> lines) {
     std::ranges::copy_if(lines, std::back_inserter(model.notes), [](auto& line) { return !line.empty(); });
   };
@@ -311,7 +273,7 @@ std::string readRoles(const PlanRequest& request, const AskedStages& stages, Gra
   for (const LostParameter& parameter : model.parameters.lost) lost.push_back(parameter.name);
   add(overrideParameters(raw, request.given.train, request.given.freeze, lost));
   const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
-  if (trains) add({likelyBuffers(raw), untoldParameters(raw), straightThroughs(raw)});
+  if (trains) add({likelyBuffers(raw), untoldParameters(raw), likelyLossWeights(raw), straightThroughs(raw)});
 
   // Behind takeBackward, too: outputs that are gradients cannot be taken for the loss. The values that a loss
   // reads need types and axes before it is attached.
@@ -320,9 +282,11 @@ std::string readRoles(const PlanRequest& request, const AskedStages& stages, Gra
   add(nameAxes(raw, asked.valuesRead(), askedSizes(request, stages, raw)));
   const ValueId loss = attachLoss(raw, asked, &model.notes);
 
-  // Behind the loss: what it needs is never left out, its labels are read, and it is none of the further
-  // outputs.
-  noteLeftOut(leaveOutUnknownOutputs(raw, loss), loss.valid(), model.notes);
+  // Behind the loss: what it needs is never left out, its labels are read, and it is no further output.
+  if (const std::vector<std::string> unknown = leaveOutUnknownOutputs(raw, loss); !unknown.empty())
+    // What is evaluated lacks them: that is said first.
+    model.notes.insert(loss.valid() ? model.notes.end() : model.notes.begin(),
+                       unknownOutputsNote(unknown, loss.valid()));
   noteUnread(unreadInputs(raw), model.notes);
   model.outputs = furtherOutputs(raw, loss, trains);
   if (!loss.valid()) return "";
@@ -401,13 +365,42 @@ void decideSizes(const PlanRequest& request, const AskedStages& stages, Graph& r
       model.fixed_batch > 0 ? fixedBatchAxes(raw, model.fixed_batch) : batchAxes(raw, model.batch_dimension);
 }
 
+// Tried with one row, and as it is planned.
+std::shared_ptr<Preparer> prepareWithFewerOutputs(
+    const std::function<std::shared_ptr<Preparer>(const Graph&)>& prepare, Graph& raw, ForwardModel& model) {
+  std::vector<std::string> left_out = clearTheWay(raw, model.outputs, [&](const Graph& graph) {
+    prepareOneRow(graph, model.dimensions, model.batch_dimension);
+  });
+  std::shared_ptr<Preparer> preparer;
+  try {
+    preparer = prepare(raw);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadModel) throw;
+    const std::vector<std::string> more = clearTheWay(raw, model.outputs, prepare);
+    if (more.empty()) throw;
+    left_out.insert(left_out.end(), more.begin(), more.end());
+    preparer = prepare(raw);
+  }
+  if (!left_out.empty()) model.notes.push_back(inTheWayNote(left_out));
+  return preparer;
+}
+
 // The graphs of all sizes, and of the largest microbatch what there is to say.
-void prepareSizes(const PlanRequest& request, Graph raw, ForwardModel& model) {
+void prepareSizes(const PlanRequest& request, Graph raw, ValueId loss, ForwardModel& model) {
   const size_t behind_microbatches = model.notes.size();
   const int64_t rows = TrainingFamily(model.batch, model.microbatches, nullptr).largestMicrobatch();
   const bool is_searched = request.partition.stages.kind == StagesRequest::Kind::kSearched;
-  const auto preparer =
-      std::make_shared<Preparer>(std::move(raw), model, request.given, is_searched ? 1 : rows);
+  const int64_t limited = is_searched ? 1 : rows;
+  const auto prepare = [&](const Graph& graph) {
+    auto preparer = std::make_shared<Preparer>(graph, model, request.given, limited);
+    preparer->of(rows);
+    return preparer;
+  };
+  const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone && loss.valid();
+  const bool may_have_fewer = trains && haveOperatorsOfTheirOwn(raw, loss, model.outputs);
+  const auto preparer = may_have_fewer
+                            ? prepareWithFewerOutputs(prepare, raw, model)
+                            : std::make_shared<Preparer>(std::move(raw), model, request.given, limited);
   model.notes.insert(model.notes.end(), preparer->misnamed().begin(), preparer->misnamed().end());
   notePatterns(preparer->patterns(), model);
   if (isHalf(request.given.precision)) {
@@ -466,7 +459,8 @@ ForwardModel loadForward(const PlanRequest& request, const AskedStages& stages,
     model.source_types.merge(setParameterTypes(request, raw).source_types);
     decideSizes(request, stages, raw, model);
     progress("preparing the graph of one microbatch");
-    prepareSizes(request, std::move(raw), model);
+    const ValueId loss = loss_name.empty() ? ValueId() : findValue(raw, loss_name);
+    prepareSizes(request, std::move(raw), loss, model);
     requireShorterSequences(model);
     if (!loss_name.empty()) findLoss(loss_name, model);
     return model;

@@ -33,22 +33,16 @@ std::string someOf(const std::vector<std::string>& names) {
   return fmt::format("{}{}", fmt::join(shown, ", "), count < names.size() ? ", ..." : "");
 }
 
-// Types whose numbers are taken for each other.
-bool isConverted(DataType type) {
-  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
-         type == DataType::kFloat64;
-}
-
 Shape shapeInFiles(const Value& value, const Shape& otherwise) {
   Shape shape = value.shape.value_or(otherwise);
   if (isStoredTransposed(value)) std::reverse(shape.begin(), shape.end());
   return shape;
 }
 
-// As the file has it, the tensor may become the value.
+// As the file has it, the tensor may become the value: floating-point types are taken for each other.
 bool fits(const Value& value, const TensorEntry& entry) {
-  const bool converts =
-      value.data_type == entry.data_type || (isConverted(value.data_type) && isConverted(entry.data_type));
+  const bool converts = value.data_type == entry.data_type ||
+                        (isFloatingPoint(value.data_type) && isFloatingPoint(entry.data_type));
   return converts && shapeInFiles(value, entry.shape) == entry.shape;
 }
 

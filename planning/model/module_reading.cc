@@ -15,6 +15,7 @@
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/no_grad_regions.h"
 #include "onnx_import/format/initializer_bytes.h"
+#include "onnx_import/loss/loss_weights.h"
 
 namespace pipeshard {
 namespace {
@@ -38,8 +39,10 @@ void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
                     counted(changed.standing, "batch normalization")));
   }
   if (changed.in_evaluation > 0) {
-    notes.push_back(fmt::format("{} stay in evaluation mode, as the module had them",
-                                counted(changed.in_evaluation, "batch normalization")));
+    const bool one = changed.in_evaluation == 1;
+    notes.push_back(fmt::format("{} {} in evaluation mode, as the module had {}",
+                                counted(changed.in_evaluation, "batch normalization"), one ? "stays" : "stay",
+                                one ? "it" : "them"));
   }
 }
 
@@ -131,6 +134,7 @@ RestoredModule restoreModule(Graph& graph, const RestoreOptions& options) {
   // what the file has.
   module.parameters = restoreParameters(graph);
   takeConstants(graph);  // by the names that weights have now
+  takeLossWeights(graph);
   return module;
 }
 

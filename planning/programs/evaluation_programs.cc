@@ -325,7 +325,8 @@ EvaluationPrograms emitEvaluationPrograms(const ForwardModel& model, const Train
     if (rows > 0 && examples % of_row == 0) emitRest(emitter, whole, rows, programs);
     if (!programs.last) {
       fail(ErrorCode::kConfiguration,
-           "the held-out data have {}, which the plan's devices cannot share{}; give at least a batch, {}",
+           "the held-out data have {}, which the plan's devices cannot share{}; give more: a batch, {}, is "
+           "enough",
            counted(examples, "example"),
            of_row > 1 ? fmt::format(" (the file takes {} at a time)", of_row) : "", programs.batch);
     }

@@ -24,10 +24,10 @@ std::pair<KindId, int> PlannedMemory::keyOf(RankId rank) const {
   return {programs_.set.ranks[rank].kind, std::max(1, node.cores / node.devices)};
 }
 
-int64_t PlannedMemory::plan(KindId kind, int threads) const {
+ProgramBytes PlannedMemory::plan(KindId kind, int threads) const {
   const WorkerThreads limit(threads);
   const Executor executor({programs_.set.kinds[kind].program, *programs_.subgraphs[kind], ""}, {});
-  return static_cast<int64_t>(executor.memory().total_bytes) + executor.constantBytes();
+  return {executor.memory().total_bytes, executor.constantBytes()};
 }
 
 void PlannedMemory::planAll() {
@@ -41,26 +41,52 @@ void PlannedMemory::planAll() {
 }
 
 int64_t PlannedMemory::of(RankId rank) {
+  const ProgramBytes parts = partsOf(rank);
+  return parts.arena + parts.constants;
+}
+
+ProgramBytes PlannedMemory::partsOf(RankId rank) {
   if (!known_.contains(keyOf(rank))) planAll();
   return known_.at(keyOf(rank));
 }
 
-int64_t PlannedMemory::largest() {
+MemoryOfSteps::MemoryOfSteps(PlannedTraining& planned) {
+  steps_.push_back(&planned.whole);
+  if (planned.last) steps_.push_back(&*planned.last);
+  for (StepPrograms& shorter : planned.shorter) steps_.push_back(&shorter);
+  for (const StepPrograms* step : steps_)
+    sizes_.emplace_back(step->ranks, planned.plan.cluster, step->memory);
+}
+
+MemoryOfSteps::~MemoryOfSteps() {
+  for (size_t i = 0; i < steps_.size(); ++i) steps_[i]->memory = sizes_[i].known();
+}
+
+int64_t MemoryOfSteps::of(RankId rank) {
+  ProgramBytes all;
+  for (PlannedMemory& size : sizes_) {
+    const ProgramBytes bytes = size.partsOf(rank);
+    all.arena = std::max(all.arena, bytes.arena);
+    all.constants += bytes.constants;
+  }
+  return all.arena + all.constants;
+}
+
+int64_t MemoryOfSteps::largest() {
   int64_t largest = 0;
-  for (const RankId rank : programs_.set.ranks.ids()) largest = std::max(largest, of(rank));
+  for (const RankId rank : steps_.front()->ranks.set.ranks.ids()) largest = std::max(largest, of(rank));
   return largest;
 }
 
-Shortage largestShortage(const PartitionOptions& options, StepPrograms& step) {
+Shortage largestShortage(const PartitionOptions& options, PlannedTraining& planned) {
   Shortage worst;
-  PlannedMemory memory(step.ranks, options.cluster, step.memory);
-  for (const RankId rank : step.ranks.set.ranks.ids()) {
+  MemoryOfSteps memory(planned);
+  for (const RankId rank : planned.whole.ranks.set.ranks.ids()) {
     const int64_t room = options.sharding.memoryOf(options.cluster, {rank});
     if (room == 0) continue;
     const Shortage found = {rank, memory.of(rank), room};
     if (found.excess() > worst.excess()) worst = found;
   }
-  step.memory = memory.known();
   return worst;
 }
 
@@ -71,10 +97,11 @@ bool limitsMemory(const Plan& plan) {
   });
 }
 
-std::vector<StageShortage> shortagesOf(const Plan& plan, StepPrograms& step) {
+std::vector<StageShortage> shortagesOf(PlannedTraining& planned) {
+  const Plan& plan = planned.plan;
   std::vector<StageShortage> found;
-  IdVector<RankId, bool> seen(step.ranks.size());
-  PlannedMemory memory(step.ranks, plan.cluster, step.memory);
+  IdVector<RankId, bool> seen(planned.whole.ranks.size());
+  MemoryOfSteps memory(planned);
   for (const StageId s : plan.stages.ids()) {
     const StagePlan& stage = plan.stages[s];
     for (const RankId rank : stage.devices) {
@@ -85,7 +112,6 @@ std::vector<StageShortage> shortagesOf(const Plan& plan, StepPrograms& step) {
       if (shortage.excess() > 0) found.push_back({s, shortage});
     }
   }
-  step.memory = memory.known();
   return found;
 }
 

@@ -95,9 +95,10 @@ void noteRest(const PlanRequest& request, const ForwardModel& model, const std::
   const int64_t rest = lookAtData(request, inputs, {}, plan);
   if (rest > 0) {
     plan.notes.push_back(
-        fmt::format("the last {} of {} fill no step, and {}: `run` and `validate` take these data with "
-                    "--drop-last, which leaves them out",
-                    counted(rest, "example"), request.data.path, why));
+        fmt::format("the last {} of {} {} no step, and {}: `run` and `validate` take these data with "
+                    "--drop-last, which leaves {} out",
+                    rest == 1 ? "example" : counted(rest, "example"), request.data.path,
+                    rest == 1 ? "fills" : "fill", why, rest == 1 ? "it" : "them"));
   }
 }
 
@@ -175,6 +176,40 @@ const std::vector<RankId>& devicesBeside(const Plan& plan, RankId rank) {
   return std::find_if(plan.stages.begin(), plan.stages.end(), has)->devices;
 }
 
+// What devices lack for the programs of the plan. Those of other sizes of steps (the shorter batch that ends
+// an epoch, shorter sequences; they keep the plan) are only made where those of whole batches fit.
+Shortage emitAllSizes(const PlanRequest& request, const ForwardModel& model, const BatchCut& batch,
+                      const PartitionOptions& asked, const ProgressCallback& progress,
+                      PlannedTraining& planned) {
+  const OptimizerSpec& optimizer = request.given.optimizer;
+  planned.last.reset();
+  planned.shorter.clear();
+  progress("writing the programs of the ranks");
+  const WorkShare work;
+  const auto tell = [&](double share) { progress("writing the programs of the ranks" + work.text(share)); };
+  planned.whole = emitStep(model, optimizer, batch, planned.plan, tell);
+  progress("planning the memory of the ranks");
+  const Shortage of_whole = largestShortage(asked, planned);
+  if (of_whole.rank.valid()) return of_whole;
+  if (planned.plan.last_batch > 0)
+    planned.last = emitLastBatch(model, optimizer, batch, planned.plan, planned.whole);
+  if (!model.shorter_lengths.empty()) {
+    progress("writing the programs of shorter sequences");
+    planned.shorter = emitShorterSequences(model, optimizer, batch, planned.plan, planned.whole);
+  }
+  return largestShortage(asked, planned);
+}
+
+// Of a plan that fits without its last batch.
+std::string lastBatchNote(const PlannedTraining& planned) {
+  if (!planned.last || !planned.shorter.empty()) return "";
+  const int64_t microbatches = planned.plan.last_microbatches;
+  return fmt::format("; whole batches fit, the last one of {} as {} does not: {}",
+                     counted(planned.plan.last_batch, "example"),
+                     microbatches == 1 ? "one microbatch" : fmt::format("{} microbatches", microbatches),
+                     kWithoutLastBatch);
+}
+
 // What devices have, by itself: nothing else is planned for them yet.
 std::map<int64_t, int64_t> memoryAsIs(const PartitionOptions& options) {
   std::map<int64_t, int64_t> memory;
@@ -196,6 +231,7 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
   PartitionOptions options = asked;
   std::map<int64_t, int64_t>& limits = options.sharding.planned_memory = memoryAsIs(asked);
   Shortage least;
+  std::string why;  // of `least`
   // what is foreseen may be more than what is needed: then a little more is tried
   std::optional<Error> refused;
   for (int attempt = 0; attempt < (refused ? kAttemptsBeyond : kAttempts); ++attempt) {
@@ -218,24 +254,22 @@ BatchCut planWithinMemory(const PlanRequest& request, const ForwardModel& model,
         stage.sharding->memory_limit = asked.sharding.memoryOf(asked.cluster, stage.devices);
     }
     if (!request.programs) return batch;
-    progress("writing the programs of the ranks");
-    const WorkShare work;
-    const auto tell = [&](double share) { progress("writing the programs of the ranks" + work.text(share)); };
-    planned.whole = emitStep(model, request.given.optimizer, batch, planned.plan, tell);
-    progress("planning the memory of the ranks");
-    const Shortage shortage = largestShortage(asked, planned.whole);
+    const Shortage shortage = emitAllSizes(request, model, batch, asked, progress, planned);
     if (!shortage.rank.valid()) return batch;
-    if (!least.rank.valid() || shortage.excess() < least.excess()) least = shortage;
+    if (!least.rank.valid() || shortage.excess() < least.excess()) {
+      least = shortage;
+      why = lastBatchNote(planned);
+    }
     const std::vector<RankId>& devices = devicesBeside(planned.plan, shortage.rank);
     int64_t& limit = limits.at(asked.sharding.memoryOf(asked.cluster, devices));
     limit -= std::max(shortage.excess(), limit / 100);
     if (limit <= 0 || !hasShardedStage(planned.plan)) break;
   }
   if (refused) throw *refused;
-  fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}",
+  fail(ErrorCode::kOutOfMemory, "{}: device {} needs {} bytes at least, and has {}{}",
        asked.sharding.memory_bytes == 0 ? "--cluster " + asked.cluster.name
                                         : fmt::format("--memory {}", asked.sharding.memory_bytes),
-       least.rank, least.needed, least.room);
+       least.rank, least.needed, least.room, why);
 }
 
 }  // namespace pipeshard

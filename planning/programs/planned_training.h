@@ -15,8 +15,14 @@
 
 namespace pipeshard {
 
-// Bytes, by kind of rank and threads.
-using MemoryOfKinds = std::map<std::pair<KindId, int>, int64_t>;
+// What a worker allocates for its program, in bytes.
+struct ProgramBytes {
+  int64_t arena = 0;
+  int64_t constants = 0;
+};
+
+// By kind of rank and threads.
+using MemoryOfKinds = std::map<std::pair<KindId, int>, ProgramBytes>;
 
 // A training step, cut up.
 struct StepPrograms {

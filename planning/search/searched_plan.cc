@@ -32,8 +32,6 @@ BatchCut planSearched(const PlanRequest& request, const PartitionOptions& option
       planned.plan.notes.push_back(std::move(note));
     try {
       const BatchCut batch = planWithinMemory(request, model, choice.options, progress, planned);
-      if (planned.plan.last_batch > 0 && request.programs)
-        planned.last = emitLastBatch(model, request.given.optimizer, batch, planned.plan, planned.whole);
       found.record.chosen = i;
       planned.plan.search = std::move(found.record);
       return batch;

@@ -17,6 +17,7 @@
 #include "ir/graph/exporter_marks.h"
 #include "ir/graph/weight_files.h"
 #include "ir/graph/weight_role.h"
+#include "ir/plan/moving_average.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/update.h"
 #include "onnx_import/exporter/module_mode.h"
@@ -102,8 +103,15 @@ class Trained {
     const DataType type = graph_.dataType(id);
     if (tensor.data_type == type) return std::move(tensor.bytes);
     std::vector<std::byte> converted(byteCount(type, tensor.shape));
-    convertElements(tensor.data_type, tensor.bytes.data(), type, converted.data(),
-                    elementCount(tensor.shape));
+    const int64_t count = elementCount(tensor.shape);
+    convertElements(tensor.data_type, tensor.bytes.data(), type, converted.data(), count);
+    const int64_t beyond = countBeyond(tensor.data_type, tensor.bytes.data(), type, converted.data(), count);
+    if (beyond > 0)
+      fail(
+          ErrorCode::kNotANumber,
+          "'{}' has {} beyond the range of {}, which the model's file has: the training has diverged; export "
+          "an earlier checkpoint",
+          graph_.value(id).name, counted(beyond, "number"), dataTypeName(type));
     return converted;
   }
 

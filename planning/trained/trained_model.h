@@ -48,7 +48,8 @@ struct TrainedModelSummary {
 
 // Writes the model; a note says what of it is in training mode, or was. Errors: kMissingInput, kConfiguration
 // (the model's file is not what it was; the checkpoint has what it has not: it was made for another model;
-// the file has no inference mode), kDiskFull.
+// the file has no inference mode), kNotANumber (finite numbers that the file's type has as infinite),
+// kDiskFull.
 TrainedModelSummary writeTrainedModel(const Checkpoint& checkpoint, const TrainedModelRequest& request,
                                       const std::string& path);
 

@@ -19,10 +19,6 @@ const Form* FormTable::find(const std::string& domain, const std::string& op_typ
   return found == forms_.end() ? nullptr : &found->second;
 }
 
-Shard FormContext::inputShard(size_t position) const {
-  return shardOf(strategy.inputs.at(position), wholeInput(position), exchange.mesh, exchange.device);
-}
-
 Shard FormContext::outputShard(size_t position) const {
   return shardOf(strategy.outputs.at(position), wholeOutput(position), exchange.mesh, exchange.device);
 }

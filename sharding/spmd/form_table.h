@@ -25,7 +25,6 @@ struct FormContext {
   bool hasInput(size_t position) const { return position < inputs.size() && inputs[position].valid(); }
   const Shape& wholeInput(size_t position) const { return exchange.whole.shape(node.inputs[position]); }
   const Shape& wholeOutput(size_t position) const { return exchange.whole.shape(node.outputs[position]); }
-  Shard inputShard(size_t position) const;
   Shard outputShard(size_t position) const;
   // Where the part of any device begins along an axis of such a tensor.
   std::function<int64_t(DeviceId)> startsOf(const ShardingSpec& spec, const Shape& whole, size_t axis) const;

@@ -167,5 +167,44 @@ TEST(UnmarkedBuffers, OfALossAreNotTrainedAndOthersAreNamed) {
               HasSubstr("trains 6 of 8 parameters in 2 tensors"));
 }
 
+// Weights of a loss that is written out, by a name that layers have, too: of a square they are taken for
+// constants; of another, where nothing tells what it is, they are trained and named. A scale of activations
+// is neither.
+TEST(UnmarkedBuffers, ThatOnlyWeighALossAreNoLayersWeights) {
+  const auto notesOf = [](const std::string& losses) {
+    const testing::ModelFolder folder;
+    const std::string text = fmt::format(
+        R"(<ir_version: 8, opset_import: ["": 17], producer_name: "pytorch">
+  g (float[N, 2] x, float[N, 3] y) => (float loss)
+    <float[2, 3] fc = {{0.5, -0.25, 0.125, -0.5, 0.25, 1}}, float[2] norm_weight = {{0.5, 2}},
+     float[3] weight = {{1, 4, 0.5}}, float two = {{2}}> {{
+    h = Mul(x, norm_weight)
+    logits = MatMul(h, fc)
+    {}
+  }})",
+        losses);
+    const std::string model = folder.write("m.onnx", testing::parseText(text.c_str()));
+    const CommandResult result =
+        runPipeshard({"plan", model, "--loss", "loss", "--dim", "N=4", "--cluster", "1x1", "--optimizer",
+                      "sgd:lr=0.1", "-o", folder.file("plan")});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return result.output + result.errors;
+  };
+  const std::string square = notesOf(R"(d = Sub(logits, y)
+    e = Pow(d, two)
+    w = Mul(weight, e)
+    loss = ReduceMean <keepdims = 0> (w))");
+  EXPECT_THAT(square, HasSubstr("taken for constants, not trained: weight (--train"));
+  const std::string written_out = notesOf(R"(p = LogSoftmax(logits)
+    e = Mul(y, p)
+    w = Mul(weight, e)
+    sum = ReduceSum <keepdims = 0> (w)
+    negative = Neg(sum)
+    all = ReduceSum <keepdims = 0> (weight)
+    loss = Div(negative, all))");
+  EXPECT_THAT(written_out, Not(HasSubstr("taken for constants, not trained: weight")));
+  EXPECT_THAT(written_out, HasSubstr("as the class weights of a loss do: weight (--freeze"));
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using Kind = Verdict::Kind;
 
@@ -132,6 +134,41 @@ TEST_F(Inspection, AModelWithNothingToTrainIsRefusedBeforeAStepIsMade) {
   EXPECT_EQ(verdicts.training.kind, Kind::kRefused);
   EXPECT_EQ(verdicts.training.text, refusal);
   EXPECT_TRUE(verdicts.microbatches);
+}
+
+// Beside the loss: h, and what a mask selects of it.
+constexpr const char* kOutputsInTheWay = R"(<ir_version: 10, opset_import: ["" : 18]>
+  g (float[n,2] x) => (float loss, int64[2,k] chosen, float[n,3] h)
+  <float[2,3] w = {1,2,3,4,5,6}> {
+    h = MatMul(x, w) loss = ReduceMean <keepdims = 0> (h) chosen = NonZero(h) })";
+
+TEST_F(Inspection, OutputsInTheWayOfALossAreLeftOut) {
+  const ForwardModel model = look(kOutputsInTheWay);
+  EXPECT_EQ(model.outputs, std::vector<std::string>{"h"});
+  EXPECT_THAT(model.notes, Contains(HasSubstr("outputs left out, as the loss does not need them and their "
+                                              "shapes depend on data or do not go with every part of the "
+                                              "batch: chosen")));
+  EXPECT_TRUE(findValue(model.graph, "h").valid());
+  EXPECT_FALSE(findValue(model.graph, "chosen").valid());
+  const ModelVerdicts verdicts = judgeModel(model, "");
+  EXPECT_EQ(verdicts.training.kind, Kind::kPossible) << verdicts.training.text;
+  ASSERT_TRUE(verdicts.microbatches);
+  EXPECT_EQ(verdicts.microbatches->kind, Kind::kPossible) << verdicts.microbatches->text;
+}
+
+TEST_F(Inspection, NoOutputIsLeftOutWhereAllAreAskedFor) {
+  GivenOptions evaluated;
+  evaluated.optimizer.kind = OptimizerSpec::Kind::kNone;
+  EXPECT_ERROR(look(kOutputsInTheWay, evaluated), ErrorCode::kBadModel, "'chosen'", "depends on data");
+}
+
+TEST_F(Inspection, WhatTheLossNeedsIsNotLeftOut) {
+  EXPECT_ERROR(
+      look(R"(<ir_version: 10, opset_import: ["" : 18]> g (float[n,2] x) => (float loss, int64[2,k] chosen)
+              <float[2,3] w = {1,2,3,4,5,6}> {
+                h = MatMul(x, w) chosen = NonZero(h) places = Cast <to = 1> (chosen)
+                loss = ReduceMean <keepdims = 0> (places) })"),
+      ErrorCode::kBadModel, "'chosen'", "depends on data");
 }
 
 }  // namespace

@@ -27,6 +27,18 @@ TEST(ConvertElements, WidensFloatsExactlyAndNarrowsToNearest) {
             (std::vector<float>{0.1f, std::numeric_limits<float>::infinity()}));
 }
 
+TEST(ConvertElements, NumbersBeyondATypesRangeAreCounted) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<double> wide = {1e300, -1e39, 3e38, kInfinity, std::nan(""), 0};
+  const auto narrow = converted<float>(DataType::kFloat64, wide, DataType::kFloat32);
+  EXPECT_EQ(countBeyond(DataType::kFloat64, wide.data(), DataType::kFloat32, narrow.data(), wide.size()), 2);
+  EXPECT_EQ(countBeyond(DataType::kFloat32, narrow.data(), DataType::kFloat64, wide.data(), wide.size()), 0);
+  const std::vector<float> many(10000, 1e6F);  // more than are looked at together
+  const auto half = converted<uint16_t>(DataType::kFloat32, many, DataType::kFloat16);
+  EXPECT_EQ(countBeyond(DataType::kFloat32, many.data(), DataType::kFloat16, half.data(), many.size()),
+            10000);
+}
+
 TEST(ConvertElements, RoundTripsEveryFloat16) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const std::vector<uint16_t> half{static_cast<uint16_t>(bits)};

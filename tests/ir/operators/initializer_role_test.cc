@@ -71,6 +71,14 @@ TEST_F(Roles, WithoutMarksNamesAndPlacesTell) {
   EXPECT_EQ(role(read("Pow", {x_, weight("val_1", {})})), kSetting);
 }
 
+// As of the TorchScript exporter, which has other names for its own.
+TEST_F(Roles, ANumberByANameOfTheModuleIsAParameter) {
+  const ValueId own = read("Mul", {x_, weight("temp", {})}), other = read("Mul", {x_, weight("tau", {})});
+  markModuleTensor(graph_.value(own));
+  EXPECT_EQ(role(own), kParameter);
+  EXPECT_EQ(role(other), kConstant);
+}
+
 TEST_F(Roles, WhatNoOperatorReadsAsAWeightIsUnclear) {
   const ValueId condition = builder_.addValue("condition", DataType::kBool, {2, 2});
   EXPECT_EQ(role(read("Where", {condition, x_, weight("mask_token", {2})})), kUnclear);

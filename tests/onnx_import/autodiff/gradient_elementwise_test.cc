@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -81,6 +82,60 @@ TEST(Gradient, OfAStandardDeviationIsZeroWhereAllAreEqual) {
       "{})");
   for (double element : elementsOf(trainAndRun(test, test.weightedSum({deviation})).gradients.at("x")))
     EXPECT_EQ(element, 0);
+}
+
+// Calls of PyTorch that its TorchScript exporter writes as roots of sums. What somebody wrote out has the
+// gradient that PyTorch makes of it, which is not a number.
+TEST(Gradient, OfWrittenOutRootsIsZeroAtZeroWherePyTorchHasACall) {
+  const auto gradientOf = [](const auto& root) {
+    TestGraph test;
+    const auto number = [&](double of) { return test.constant(makeTensor({}, {of})); };
+    const ValueId x = test.parameter("x", makeTensor({2, 2}, {3, 3, 0, 0}));
+    const ValueId loss = test.weightedSum({root(test, x, number)});
+    return elementsOf(trainAndRun(test, loss).gradients.at("x"));
+  };
+  const std::map<std::string, Attribute> kept = {{"keepdims", int64_t{1}}};
+  const auto deviation = [&](TestGraph& test, ValueId x, const auto& number, bool scaled) {
+    const ValueId d = test.op("Sub", {x, test.op("ReduceMean", {x, test.integers({1})}, kept)});
+    ValueId variance = test.op("ReduceMean", {test.op("Mul", {d, d}), test.integers({1})}, kept);
+    if (scaled) variance = test.op("Div", {test.op("Mul", {variance, number(2)}), number(1)});
+    return test.op("Sqrt", {variance});
+  };
+  const auto distance = [&](TestGraph& test, ValueId x, const auto& number, double exponent) {
+    const ValueId d = test.op("Sub", {test.op("Unsqueeze", {x, test.integers({1})}),
+                                      test.op("Unsqueeze", {x, test.integers({0})})});
+    const ValueId sum = test.op("ReduceSum", {test.op("Pow", {d, number(2)}), test.integers({2})}, kept);
+    return test.op("Pow", {sum, number(exponent)});
+  };
+  const auto cosine = [&](TestGraph& test, ValueId x, const auto& number, double bound) {
+    const ValueId sum = test.op("ReduceSum", {test.op("Mul", {x, x}), test.integers({1})}, kept);
+    const ValueId root = test.op("Sqrt", {test.op("Mul", {sum, sum})});
+    return test.op(
+        "Div", {test.op("ReduceSum", {x, test.integers({1})}, kept), test.op("Max", {root, number(bound)})});
+  };
+  const auto areFinite = [](const std::vector<double>& gradient) {
+    return std::all_of(gradient.begin(), gradient.end(), [](double x) { return std::isfinite(x); });
+  };
+  for (const bool is_call : {true, false}) {
+    SCOPED_TRACE(is_call);
+    const std::vector<double> of_deviation =
+        gradientOf([&](TestGraph& test, ValueId x, const auto& n) { return deviation(test, x, n, is_call); });
+    EXPECT_EQ(areFinite(of_deviation), is_call);
+    if (is_call) {
+      EXPECT_EQ(of_deviation, std::vector<double>(4, 0));
+    }
+    const std::vector<double> of_distance = gradientOf([&](TestGraph& test, ValueId x, const auto& n) {
+      return distance(test, x, n, is_call ? 1 / (2 + 1e-6) : 0.5);
+    });
+    EXPECT_EQ(areFinite(of_distance), is_call);
+    if (is_call) {
+      EXPECT_NE(of_distance.at(0), 0) << "the rows are apart";
+    }
+    EXPECT_EQ(areFinite(gradientOf([&](TestGraph& test, ValueId x, const auto& n) {
+                return cosine(test, x, n, is_call ? 1e-8 : -1);
+              })),
+              is_call);
+  }
 }
 
 TEST(Gradient, OfPowIsFiniteAtABaseOfZero) {

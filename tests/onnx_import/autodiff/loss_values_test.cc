@@ -1,8 +1,12 @@
 // The losses of --loss: numbers of PyTorch 2.15 in float64, and gradients against differences.
+#include <algorithm>
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "onnx_import/loss/loss.h"
 #include "onnx_import/prepare/inference.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 #include "tests/onnx_import/model_files.h"
 
@@ -47,6 +51,51 @@ TEST(LossValues, AreThoseOfPyTorch) {
 TEST(LossValues, AddUp) {
   EXPECT_NEAR(lossOf("cross-entropy:y,labels+0.5*mse:y,t"), 0.5550791469128336 + 0.5 * 2.3702604166666665,
               1e-14);
+}
+
+// Of a file of that opset, whose scores y are such numbers in [4,3,2,2], and labels beside them.
+double lossOfOpset(int opset, const std::string& text) {
+  const std::string header = "<ir_version: 10, opset_import: [\"\" : " + std::to_string(opset) + "]> ";
+  Graph graph = graphFromText(
+      header + "g (float[4,3,2,2] x, int64[4,2,2] labels) => (float[4,3,2,2] y) { y = Neg(x) }");
+  const ValueId loss = attachLoss(graph, parseLoss(text));
+  graph.outputs = {loss};
+  const std::string name = graph.value(loss).name;
+  const Graph prepared = prepareModel(std::move(graph), {});
+  std::vector<float> scores(48);
+  std::vector<int64_t> labels(16);
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<float>(kScores[(i * 5) % 12]) + 0.1F * i;
+  for (size_t i = 0; i < labels.size(); ++i) labels[i] = i == 3 ? -100 : static_cast<int64_t>(i % 3);
+  const Tensors inputs = {{"x", makeConstant<float>({4, 3, 2, 2}, scores)},
+                          {"labels", makeConstant<int64_t>({4, 2, 2}, labels)}};
+  return elementsOf(Interpreter(prepared).run(inputs).at(name)).at(0);
+}
+
+// Operators have other meanings in older opsets (LogSoftmax before 13), other forms (ReduceMean before 18),
+// or are not there yet (NegativeLogLikelihoodLoss before 12).
+TEST(LossValues, AreTheSameInEveryOpsetOfTheFile) {
+  for (const char* text :
+       {"cross-entropy:y,labels", "cross-entropy:y,labels,smoothing=0.1", "nll:y,labels", "l1:y,x",
+        "bce-with-logits:y,x", "smooth-l1:y,x", "mse:y,x+0.5*cross-entropy:y,labels,smoothing=0.2"}) {
+    const double expected = lossOfOpset(20, text);
+    for (const int opset : {7, 9, 11, 12, 13, 15, 16, 17, 18, 19})
+      EXPECT_NEAR(lossOfOpset(opset, text), expected, 1e-5 * std::abs(expected)) << text << " in " << opset;
+  }
+}
+
+// So that batches can be weighted by it: `run --eval`.
+TEST(LossValues, ASmoothedOneIsOneQuotient) {
+  Graph graph = graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[batch,3] x) => (float[batch,3] y) { y = Neg(x) })");
+  const ValueId loss = attachLoss(graph, parseLoss("cross-entropy:y,labels,smoothing=0.1"));
+  const auto maker = [&](ValueId value) {
+    return std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                        [&](const Node& node) { return node.outputs.at(0) == value; });
+  };
+  const auto quotient = maker(loss);
+  ASSERT_TRUE(quotient->is("Div"));
+  EXPECT_TRUE(maker(quotient->inputs[0])->is("ReduceSum"));
+  EXPECT_TRUE(maker(quotient->inputs[1])->is("ReduceSum"));
 }
 
 // A model whose output y is made of scores s by some nodes.

@@ -318,6 +318,22 @@ TEST(TrainingGraph, NamesTheOperatorWithoutGradientRule) {
   }
 }
 
+TEST(TrainingGraph, RefusesTensorsWithoutElements) {
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2, 0}, {0, 3}}) {
+    TestGraph test;
+    const ValueId x = test.input("x", randomTensor({4, rows}, 1));
+    const ValueId y = test.op("MatMul", {x, test.parameter("w", {rows, columns})});
+    try {
+      build(test, sumOf(test, y));
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+      EXPECT_THAT(error.what(), HasSubstr("the parameter 'w' "));
+      EXPECT_THAT(error.what(), HasSubstr("has no elements"));
+    }
+  }
+}
+
 TEST(TrainingGraph, RefusesABiasOfTwoAxes) {
   TestGraph test;
   const ValueId x = test.input("x", randomTensor({1, 2, 4, 4}, 1));

@@ -8,6 +8,7 @@
 
 #include "ir/graph/weight_role.h"
 #include "onnx_import/exporter/module_mode.h"
+#include "onnx_import/exporter/module_parameters.h"
 #include "tests/expect_error.h"
 
 namespace pipeshard {
@@ -202,6 +203,32 @@ TEST_F(ConvertedFile, MasksAreTakenForConstants) {
   EXPECT_THAT(untoldParameters(graph_), Not(HasSubstr("gamma")));
   graph_.producer_name = "";
   EXPECT_EQ(untoldParameters(graph_), "");
+}
+
+// nn.Parameter(torch.tensor(0.7)): alike in the outermost module and in others. Numbers of the exporter, and
+// what is called like a constant, are none.
+TEST_F(ConvertedFile, NumbersOfTheModuleAreParametersInFilesOfTorchScript) {
+  for (const char* file : {"pytorch /", "pytorch node_", "tf2onnx /"}) {
+    SCOPED_TRACE(file);
+    const std::string producer(file, std::string_view(file).find(' ')), path = file + producer.size() + 1;
+    graph_ = Graph();
+    graph_.opset_imports = {{"", 18}};
+    graph_.producer_name = producer;
+    ValueId last = value("x");
+    for (const char* name : {"temp", "alpha", "attn.tau", "eps", "p", "onnx::Mul_12", "12", "_v_3"}) {
+      node(path + name, "Mul", {last, weight(name, {}, {0.5F})});
+      last = findValue(graph_, path + name + ":0");
+    }
+    restoreParameters(graph_);
+    std::vector<std::string> marked;
+    for (const Value& value : graph_.values) {
+      if (isModuleTensor(value)) marked.push_back(value.name);
+    }
+    if (std::string_view(file) == "pytorch /")
+      EXPECT_THAT(marked, ElementsAre("temp", "alpha", "attn.tau"));
+    else
+      EXPECT_THAT(marked, IsEmpty());
+  }
 }
 
 // What stands on the right is the weight of a layer in files of others.

@@ -317,6 +317,42 @@ TEST_F(FoldedParametersTest, EveryGroupNormHasItsOwn) {
   verifyGraph(graph);
 }
 
+// The exporter's optimizer has brought it to the rank of what it is for, inside the call, and has one
+// constant for slopes that are equal. (All are 0.25 at first.)
+TEST_F(FoldedParametersTest, EveryPReluHasItsOwnSlope) {
+  for (const char* name : {"a.weight", "b.weight", "c.weight"}) parameter(name);
+  const ValueId slope = folded("val_1", {1, 1}, {0.25F}, "['a.weight', 'val_0']");
+  const ValueId slopes = folded("val_3", {1, 4}, countUp(4), "['c.weight', 'val_0']");
+  node("PRelu", {slope}, "prelu", "aten.prelu.default", "%x, %p_a_weight");
+  node("PRelu", {slope}, "prelu_1", "aten.prelu.default", "%prelu, %p_b_weight");
+  node("PRelu", {slopes}, "prelu_2", "aten.prelu.default", "%prelu_1, %p_c_weight");
+  node("PRelu", {slope}, "prelu_3", "aten.prelu.default", "%prelu_2, %p_b_weight");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 4);  // the last one reads what another has
+  EXPECT_THAT(found.lost, SizeIs(0));
+  EXPECT_THAT(before(), ElementsAre("Reshape", "PRelu", "Reshape", "PRelu", "Reshape", "PRelu", "Reshape"));
+  EXPECT_EQ(read(0, 0), "a.weight");
+  EXPECT_EQ(read(2, 0), "b.weight");
+  EXPECT_EQ(read(4, 0), "c.weight");
+  EXPECT_EQ(read(6, 0), "b.weight");
+  EXPECT_EQ(shapeOf("a.weight"), Shape{1});
+  EXPECT_EQ(shapeOf("c.weight"), Shape{4});
+  EXPECT_THAT(numbersOf("b.weight"), ElementsAre(0.25));
+  EXPECT_FALSE(graph.initializers.contains(slope));  // nothing reads it any more
+  verifyGraph(graph);
+}
+
+// What was computed of a parameter is not the parameter.
+TEST_F(FoldedParametersTest, ASlopeThatWasComputedIsLost) {
+  parameter("w");
+  node("PRelu", {folded("val_1", {1, 4}, countUp(4), "['abs_1', 'val_0', 'w']")}, "prelu",
+       "aten.prelu.default", "%x, %abs_1");
+  const ModuleParameters found = restore();
+  EXPECT_EQ(found.unfolded, 0);
+  ASSERT_THAT(found.lost, SizeIs(1));
+  EXPECT_EQ(found.lost[0].name, "w");
+}
+
 TEST_F(FoldedParametersTest, GatesOfAnLstmAreInPyTorchsOrder) {
   for (const char* name : {"w_ih", "w_hh", "b_ih", "b_hh"}) parameter(name);
   // One row per gate: ONNX has input, output, forget, cell.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "onnx_import/loss/axis_names.h"
@@ -104,6 +105,26 @@ TEST(SymbolicDimensions, AChosenSizeIsNotCalledGiven) {
                "tokens = 9 is chosen", "--dim tokens=N");
 }
 
+// A fault that is there at any size does not send people to look for another.
+TEST(SymbolicDimensions, AChosenSizeIsNotNamedWhereItHasNothingToDoWithTheFault) {
+  const Graph graph = testing::graphFromText(R"(<ir_version: 8, opset_import: ["" : 9]>
+    g (float[batch,2,4] x) => (float[batch,2,4] y)
+      <float[2] one = {1, 1}, float[2] zero = {0, 0}> {
+      [node0] y, mean, var, saved_mean, saved_var = BatchNormalization(x, one, zero, zero, one) })");
+  PrepareOptions options;
+  options.dimensions = {{"batch", 1}};
+  options.chosen = {"batch"};
+  try {
+    prepareModel(graph, options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.message(),
+                ::testing::HasSubstr("'node0' (onnx::BatchNormalization) is in training mode"));
+    EXPECT_THAT(error.message(), ::testing::Not(::testing::HasSubstr("--dim")));
+  }
+}
+
 // As PyTorch's exporters write cross_entropy with probabilities, and an LSTM with a projection.
 TEST(SymbolicDimensions, NoSizeIsAskedForWhereNoneMendsTheFile) {
   const auto refused = [](const std::string& body, auto... parts) {
@@ -131,6 +152,12 @@ TEST(SymbolicDimensions, NoSizeIsAskedForWhereNoneMendsTheFile) {
   refused("[node3] y = MatMul(z, z)", "'node3'", "batch = 2 is ");
   // The number of axes of what a Squeeze without axes makes is a matter of sizes.
   refused("a = Squeeze(x) [node4] y = Concat<axis = 0>(a, axes)", "'node4'", "batch = 2 is ");
+}
+
+TEST(SymbolicDimensions, AnOperatorWithoutFloat64IsSaidToHaveFloat32) {
+  const Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (double[2] x) => (double[2] y) { [node0] y = Celu(x) })");
+  EXPECT_ERROR(prepareModel(graph, {}), ErrorCode::kBadModel, "'node0' (onnx::Celu)", "--precision float32");
 }
 
 // optimum calls an axis of past and present together "past + 1", whatever is behind the past.
