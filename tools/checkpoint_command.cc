@@ -77,6 +77,7 @@ struct CheckpointCommand {
           progress.phase(fmt::format("verifying {}: {} of {}", path, files, checkpoint.files.size()));
         };
         if (verify) verifyCheckpoint(checkpoint, show);
+        if (verify) verifyPlanFiles(checkpoint);
         if (!checkpoint.elsewhere.empty()) {
           state = fmt::format("{}, as far as it is here; not here: {}", state,
                               describeElsewhere(checkpoint, checkpoint.elsewhere));
@@ -185,7 +186,8 @@ CommandFunction addCheckpointCommand(CLI::App& app) {
   CLI::App* sub =
       app.add_subcommand("checkpoint", "List, verify, compare and remove what `run --checkpoint` has saved");
   sub->add_option("DIR", command->directory, "A folder of checkpoints, or one of them")->required();
-  sub->add_flag("--verify", command->verify, "Read every file and compare its hash with the manifest's");
+  sub->add_flag("--verify", command->verify,
+                "Read every file, also those that `export` needs, and compare hashes with the manifest's");
   sub->add_option("--compare", command->other,
                   "Compare the newest one with that of this folder, tensor by tensor")
       ->type_name("DIR");

@@ -49,4 +49,10 @@ void noteCrowding(int workers) {
              workers, processors, processors == 1 ? "" : "s");
 }
 
+int reportError(const Error& error) {
+  fmt::print(stderr, "pipeshard: {}: {}\n", errorCodeName(error.code()), error.message());
+  std::fflush(stderr);
+  return static_cast<int>(error.code());
+}
+
 }  // namespace pipeshard

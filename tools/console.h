@@ -4,6 +4,8 @@
 #include <chrono>
 #include <string>
 
+#include "ir/base/error.h"
+
 namespace pipeshard {
 
 // Shows what is going on if it takes longer than a moment: on a terminal one line that is rewritten,
@@ -26,5 +28,8 @@ class Progress {
 // Says on standard error that a job of so many workers has far more of them than this machine has processors
 // (more than two on each), which works but takes its time. Says nothing otherwise.
 void noteCrowding(int workers);
+
+// Says on standard error what ends the command. Returns its exit code.
+int reportError(const Error& error);
 
 }  // namespace pipeshard

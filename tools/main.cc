@@ -8,6 +8,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "runtime/job/job.h"
 #include "runtime/machine/limits.h"
 #include "tools/commands.h"
+#include "tools/console.h"
 #include "tools/options/option_checks.h"
 #include "tools/output/standard_streams.h"
 
@@ -61,9 +63,20 @@ Exit codes: 0 success, 1 validation failed, 64 usage, 65 bad model or data, 66 m
 80 no progress after restarts, 81 hang, 82 not a number, 83 out of memory, 84 address or folder in use, 85 no good
 checkpoint, 86 replicas differ, 128+N stopped by signal N.)";
 
-int report(const pipeshard::Error& error) {
-  fmt::print(stderr, "pipeshard: {}: {}\n", pipeshard::errorCodeName(error.code()), error.message());
-  return static_cast<int>(error.code());
+// What of the command line is not understood; --help and --version come here, too. The exit code.
+int reportParseError(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  using pipeshard::ErrorCode;
+  const bool is_harmless = error.get_exit_code() == 0;
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (!is_harmless && app.get_subcommands().empty() && !first.empty() && first.front() != '-') {
+    return pipeshard::reportError(pipeshard::Error(
+        ErrorCode::kUsage, fmt::format("\"{}\" is no subcommand; `pipeshard --help` lists them", first)));
+  }
+  std::ostringstream output, errors;  // by our own streams, which show no control characters
+  app.exit(error, output, errors);
+  fmt::print("{}", output.str());
+  fmt::print(stderr, "{}", errors.str());
+  return is_harmless ? 0 : static_cast<int>(ErrorCode::kUsage);
 }
 
 int runCommand(int argc, char** argv) {
@@ -87,11 +100,9 @@ int runCommand(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool harmless = error.get_exit_code() == 0;  // --help, --version
-    app.exit(error);
-    return harmless ? 0 : static_cast<int>(ErrorCode::kUsage);
+    return reportParseError(app, error, argc, argv);
   } catch (const Error& error) {  // of an option whose text is read as it is parsed
-    return report(error);
+    return reportError(error);
   }
   try {
     requireFiles();
@@ -101,22 +112,23 @@ int runCommand(int argc, char** argv) {
     }
     return static_cast<int>(ErrorCode::kUsage);
   } catch (const JobInterrupted& error) {
-    if (error.losesNothing()) return report(error);
+    if (error.goesOn()) return reportError(error);
     fmt::print(stderr, "pipeshard: {}\n", error.message());
-    return 128 + error.signal();
+    return error.exitCode();
   } catch (const Error& error) {
-    return report(error);
+    return reportError(error);
   } catch (const std::filesystem::filesystem_error& error) {
     const std::string path = error.path1().empty() ? "a path without a name" : error.path1().string();
-    return report(Error(ErrorCode::kConfiguration, fmt::format("{} cannot be used: {}; give another path",
-                                                               path, error.code().message())));
+    return reportError(
+        Error(ErrorCode::kConfiguration,
+              fmt::format("{} cannot be used: {}; give another path", path, error.code().message())));
   } catch (const std::bad_alloc&) {
-    return report(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
+    return reportError(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
   } catch (const std::system_error& error) {
-    return report(errorOfSystem(error));
+    return reportError(errorOfSystem(error));
   } catch (const std::exception& error) {
-    return report(Error(ErrorCode::kInternal,
-                        fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));
+    return reportError(Error(ErrorCode::kInternal,
+                             fmt::format("{}; this is a bug in pipeshard, please report it", error.what())));
   }
 }
 
@@ -129,6 +141,7 @@ int main(int argc, char** argv) {
   const int code = runCommand(argc, argv);
   const int error = pipeshard::finishStandardStreams();
   if (error == 0 || code != 0) return code;
-  return report(pipeshard::Error(pipeshard::ErrorCode::kDiskFull,
-                                 fmt::format("standard output cannot be written: {}", std::strerror(error))));
+  return pipeshard::reportError(
+      pipeshard::Error(pipeshard::ErrorCode::kDiskFull,
+                       fmt::format("standard output cannot be written: {}", std::strerror(error))));
 }

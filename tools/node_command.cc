@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 
 #include "ir/base/error.h"
 #include "planning/fewer/host_plan.h"
+#include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
 #include "runtime/job/launcher_environment.h"
 #include "runtime/job/node.h"
@@ -73,7 +76,8 @@ struct NodeCommand {
     listen.pool.wait = options.wait;
     if (place && place->nodes) listen.launched_nodes = *place->nodes - 1;  // this one is here
     if (place && place->nodes == 1) return;
-    tellNodesOfEnd(listen, nullptr, exit_code,
+    std::optional<SignalWatch> signals;
+    tellNodesOfEnd(listen, nullptr, signals, exit_code,
                    exit_code == 0
                        ? ""
                        : fmt::format("`{}` has ended with {} before nodes could join; the output of "
@@ -130,8 +134,13 @@ struct NodeCommand {
         place && place->coordinator_port ? std::to_string(*place->coordinator_port) : "*";
     const std::string listen = options.join.empty() ? "tcp://0.0.0.0:" + port : options.join;
     options.command.insert(options.command.end(), {"--listen", listen, "--key-file", options.key_file,
-                                                   "--generation", std::to_string(options.generation),
-                                                   "--node-timeout", std::to_string(options.wait.count())});
+                                                   "--generation", std::to_string(options.generation)});
+    // As long as its daemons wait for it, unless it is told itself.
+    const auto is_told = [](const std::string& word) {
+      return word == "--node-timeout" || word.starts_with("--node-timeout=");
+    };
+    if (std::none_of(command.begin(), command.end(), is_told))
+      options.command.insert(options.command.end(), {"--node-timeout", std::to_string(options.wait.count())});
     if (place && place->nodes)
       options.command.insert(options.command.end(), {"--launched-nodes", std::to_string(*place->nodes)});
   }

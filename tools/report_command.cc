@@ -82,7 +82,8 @@ CommandFunction addReportCommand(CLI::App& app) {
       ->type_name("DIR");
   sub->add_option(
          "--svg", command->pictures,
-         "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg, training.svg")
+         "Also write the pictures to this folder: cluster.svg, schedule.svg, memory.svg, and with --log\n"
+         "training.svg")
       ->type_name("DIR");
   sub->footer(kReportFooter);
   return [command] { return command->run(); };

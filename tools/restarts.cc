@@ -6,13 +6,15 @@
 #include "ir/base/counted.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/fewer/fewer_plans.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/job/child_process.h"
 #include "tools/console.h"
 
 namespace pipeshard {
 
-RestartOptions prepareRestarts(int restarts, const std::string& directory, bool on_nodes) {
+RestartOptions prepareRestarts(int restarts, const std::string& directory, const std::string& checkpoints,
+                               bool on_nodes) {
   RestartOptions options;
   options.restarts = restarts;
   if (restarts == 0 || !on_nodes) return options;
@@ -21,7 +23,8 @@ RestartOptions prepareRestarts(int restarts, const std::string& directory, bool 
     SignalWatch signals;  // a half-written folder is removed before the command ends
     Progress progress;
     plans = prepareFewerPlans(directory, [&](const std::string& phase) {
-      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal, std::string());
+      if (const int signal = signals.take(); signal != 0)
+        throw JobInterrupted(signal, newestCheckpoint(checkpoints));
       progress.phase(phase);
     });
   }
@@ -49,8 +52,9 @@ RestartOptions prepareRestarts(int restarts, const std::string& directory, bool 
   if (!made.empty())
     fmt::print(
         "should devices be lost: plans for {} are ready in {}/fewer; a host that does not share the folder "
-        "makes its own when it needs one\n",
-        made, directory);
+        "makes its own when it needs one. Where {} is on each host's own disk, and a lost host alone has a "
+        "part of the newest checkpoint, the run waits for that host instead\n",
+        made, directory, checkpoints);
   return options;
 }
 

@@ -9,6 +9,8 @@ namespace pipeshard {
 
 // `on_nodes`: nodes may be lost, so plans for fewer devices are made where they are not there yet
 // (planning/fewer/fewer_plans.h); a line says for how many devices there is one, and why not for others.
-RestartOptions prepareRestarts(int restarts, const std::string& directory, bool on_nodes);
+// `checkpoints`: the run's folder of them. Errors: JobInterrupted.
+RestartOptions prepareRestarts(int restarts, const std::string& directory, const std::string& checkpoints,
+                               bool on_nodes);
 
 }  // namespace pipeshard

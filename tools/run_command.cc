@@ -20,6 +20,7 @@
 #include "runtime/data/token_file.h"
 #include "runtime/evaluation/outputs.h"
 #include "runtime/execute/rank_image.h"
+#include "runtime/identity/plan_mark.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/job.h"
@@ -95,6 +96,7 @@ struct RunCommand {
   JobSpec job;
   CheckpointOptions checkpoint;
   ListenOptions listen;
+  std::optional<SignalWatch> signals;
   std::unique_ptr<NodePool> nodes;  // while it listens
   TraceOptions trace;
 
@@ -112,8 +114,9 @@ struct RunCommand {
       fail(ErrorCode::kUsage,
            "--operators times operators on the CPU; of a GPU, `profile --device cuda` measures them");
     makePrograms();
-    const Plan plan = readPlanDirectory(directory);
     job.plan_directory = std::filesystem::absolute(directory).string();
+    job.plan_mark = planMark(job.plan_directory);
+    const Plan plan = readPlanDirectory(directory);
     const bool trains = plan.given.optimizer.kind != OptimizerSpec::Kind::kNone;
     if (!trains && !checkpoint.directory.empty())
       fail(ErrorCode::kUsage, "--checkpoint {}: the plan {} is an evaluation and trains nothing",
@@ -122,20 +125,18 @@ struct RunCommand {
     job.checkpoint = checkpoint.spec();
     job.check_replicas = checkpoint.check_replicas;
     const std::vector<Result> given = outputsToWrite(trains);
-    std::optional<ScratchFolder> scratch;
     job.dump.outputs = !given.empty();
     job.dump.parameters = !job.dump_directory.empty();
-    if (!given.empty() && job.dump_directory.empty()) {
-      scratch.emplace(!listen.listen.empty());
-      job.dump_directory = scratch->path().string();
-    }
     if (!job.data.path.empty() && !isPipe(job.data))
       job.data.path = std::filesystem::absolute(job.data.path).string();
     lookAtData(plan);
     lookAtHeldOutData();
-    RestartOptions restarts = prepareRestarts(checkpoint.restarts, directory, !listen.listen.empty());
+    RestartOptions restarts =
+        prepareRestarts(checkpoint.restarts, directory, checkpoint.directory, !listen.listen.empty());
     for (FewerPlan& fewer : restarts.fewer) lookAtHeldOutData(fewer);
     decideOnNan(plan, restarts);
+    job.signals = &signals.emplace();  // from here on: none may leave the scratch folder or the keys behind
+    const std::unique_ptr<ScratchFolder> scratch = scratchForOutputs();
     const bool keeps_nodes = restarts.restarts > 0 || restarts.rewinds;
     nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
     if (!nodes) noteCrowding(countRanks(job.plan_directory));
@@ -154,6 +155,14 @@ struct RunCommand {
     file.finish(result, file.stepsDone() > 0 ? tellOfOperators(result) : "");
     run_log.requireWhole();
     return 0;
+  }
+
+  // Outputs come from dumps: in a folder that goes with the command, unless --dump names one.
+  std::unique_ptr<ScratchFolder> scratchForOutputs() {
+    if (!job.dump.outputs || !job.dump_directory.empty()) return nullptr;
+    auto scratch = std::make_unique<ScratchFolder>(!listen.listen.empty());
+    job.dump_directory = scratch->path().string();
+    return scratch;
   }
 
   // Options that would do nothing.
@@ -214,6 +223,11 @@ struct RunCommand {
   // Prints the table of --operators; the same as JSON, "" without it.
   std::string tellOfOperators(const JobResult& result) const {
     if (!job.operators) return "";
+    if (planMark(job.plan_directory) != job.plan_mark) {
+      fmt::print(stderr, "warning: no table of operators: the plan {} was replaced while this run used it\n",
+                 directory);
+      return "";
+    }
     const OperatorTable table = tabulateOperators(job, result);
     fmt::print("{}", printOperators(table));
     return operatorsToJson(table);
@@ -323,11 +337,8 @@ struct RunCommand {
 
   // By its name, the newest checkpoint leaves nothing to train.
   bool hasAllSteps() const {
-    std::error_code ignored;
-    if (!std::filesystem::is_directory(checkpoint.directory, ignored)) return false;
-    const std::vector<std::string> found = listCheckpoints(checkpoint.directory);
-    return !found.empty() &&
-           stepOfCheckpoint(std::filesystem::path(found.front()).filename().string()) >= job.steps;
+    const std::string newest = newestCheckpoint(checkpoint.directory);
+    return stepOfCheckpoint(std::filesystem::path(newest).filename().string()) >= job.steps;
   }
 
   static void tellWhereWeightsAre(const JobResult& result) {
@@ -372,8 +383,9 @@ struct RunCommand {
     Progress progress;
     refreshEdited(directory, [&](const std::string& phase) {
       if (const int signal = signals.take(); signal != 0) {
-        throw JobInterrupted(signal,
-                             checkpoint.directory.empty() ? std::nullopt : std::optional(std::string()));
+        throw JobInterrupted(signal, checkpoint.directory.empty()
+                                         ? std::nullopt
+                                         : std::optional(newestCheckpoint(checkpoint.directory)));
       }
       progress.phase(phase);
     });
@@ -419,8 +431,9 @@ CommandFunction addRunCommand(CLI::App& app) {
          "--on-nan", [command](const std::string& name) { command->on_nan = onNanOf(name); },
          "A step with a loss or gradients that are not finite: stop (exit code 82), skip: leave it out on "
          "all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, once in a "
-         "row,\nfind: stop, too, but look at every value of every step, and name the first one that is not "
-         "a number;\nsteps are slower (default: stop; with a plan in float16, whose scale halves then, skip)")
+         "row,\nfind: look at every value of every step, and stop (82) at the first that is not a number,\n"
+         "even where what reads it drops it and loss and gradients are finite; steps are slower (default: "
+         "stop; with a plan in float16, whose scale halves then, skip)")
       ->check(CLI::IsMember(std::vector<std::string>(kOnNanNames.begin(), kOnNanNames.end())));
   sub->add_flag("--operators", command->job.operators,
                 "Print what the operators of a step took: time, share, GFLOP/s, and what they would take at "
@@ -432,9 +445,12 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("--outputs", command->outputs,
                   "Of a plan with the schedule forward-only: write what the model gives for all batches here")
       ->type_name("FILE.npz");
-  sub->add_option("--log", command->log,
-                  "Write a line per step here while running: steps.jsonl, steps.csv, events.jsonl, and event "
-                  "files\nfor TensorBoard; `pipeshard report DIR --log` draws it")
+  sub->add_option(
+         "--log", command->log,
+         "Write a line per step here while running: steps.jsonl, steps.csv, evaluations.jsonl, "
+         "events.jsonl,\n"
+         "event files for TensorBoard, and in ranks/ what each rank says; `pipeshard report DIR --log` "
+         "draws it")
       ->type_name("DIR");
   sub->add_option("--metrics", command->metrics,
                   "Serve the run's numbers at http://HOST:PORT/metrics, as Prometheus reads them (HOST: "
@@ -443,7 +459,10 @@ CommandFunction addRunCommand(CLI::App& app) {
   sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
       ->type_name("FILE");
   command->command = sub;
-  return [command] { return runWithNodes(command->listen, command->nodes, [&] { return command->run(); }); };
+  return [command] {
+    return runWithNodes(
+        command->listen, command->signals, command->nodes, [&] { return command->run(); }, reportError);
+  };
 }
 
 }  // namespace pipeshard

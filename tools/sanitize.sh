@@ -35,6 +35,7 @@ build "$preset" "${targets[@]}"
 
 # What a sanitizer finds ends the test. ONNX's library comes without marks on its containers.
 export ASAN_OPTIONS=detect_container_overflow=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=suppressions=$PWD/tests/thread_sanitizer.supp
 python3 - "build/$preset" "${JOBS:-$(nproc)}" "${parts[@]}" <<'PYTHON'
 import json, os, re, subprocess, sys
 import xml.etree.ElementTree as xml

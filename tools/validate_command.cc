@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,8 +14,10 @@
 #include "planning/advice.h"
 #include "planning/directory/plan_directory.h"
 #include "planning/programs/step_programs.h"
+#include "runtime/disks/dump_folder.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/execute/worker_threads.h"
+#include "runtime/identity/plan_mark.h"
 #include "runtime/job/child_process.h"
 #include "runtime/validation/validate.h"
 #include "tools/commands.h"
@@ -47,6 +50,7 @@ struct ValidateCommand {
   std::string dump;
   JobSpec job;
   ListenOptions listen;
+  std::optional<SignalWatch> signals;
   std::unique_ptr<NodePool> nodes;  // while it listens
   double bound = 0;
   TraceOptions trace;
@@ -62,17 +66,20 @@ struct ValidateCommand {
     refuseJobOptionsInVain(*command, job);
     refuseListenOptionsInVain(*command, listen);
     if (!json.empty()) requireWritable(json);
-    SignalWatch signals;  // from here on, so that no signal can leave the scratch folder behind
+    signals.emplace();  // from here on, so that no signal can leave the scratch folder or the keys behind
     Progress progress;
     const auto show = [&](const std::string& phase) {
-      if (const int signal = signals.take(); signal != 0) throw JobInterrupted(signal);
+      if (const int signal = signals->take(); signal != 0) throw JobInterrupted(signal);
       progress.phase(phase);
     };
     const ScratchFolder scratch(!listen.listen.empty());  // nodes read the plan, and write what is compared
-    const std::string plan_directory = preparePlan(scratch.path(), signals, progress);
+    const std::string plan_directory = preparePlan(scratch.path(), *signals, progress);
+    const std::string mark = planMark(plan_directory);
     const Plan plan = readPlanDirectory(plan_directory);
     const std::string work = dump.empty() ? (scratch.path() / "dump").string() : fs::absolute(dump).string();
-    job.signals = &signals;
+    FolderLock dumps;  // over all jobs, and until all is compared
+    if (!dump.empty()) dumps = lockDumps(work);
+    job.signals = &*signals;
     progress.clear();
     const std::string not_kept = whyNothingIsKept(plan_directory);
     if (!not_kept.empty()) fmt::print("note: the plan will not have what is found: {}\n", not_kept);
@@ -90,10 +97,12 @@ struct ValidateCommand {
     TraceWriter writer(trace);
     ValidationReport report = validate(spec, show);
     const std::string otherwise = tellRounding(plan, plan_directory, spec, scratch.path(), report, show);
+    requireSamePlan(plan_directory, mark, "");  // nor is what was found written into another one
     progress.clear();
     printTables(plan, report);
     writer.finish();
     if (!json.empty()) writeTextFile(json, validationJson(report));
+    refuseNotANumber(report);
     if (not_kept.empty())
       keepValidation(report, trace.trace, plan_directory);
     else
@@ -232,11 +241,15 @@ CommandFunction addValidateCommand(CLI::App& app) {
   sub->footer(
       std::string(stageFileHelp()) +
       "\nExit code 0: every tensor is within its bound, or only float32's rounding is beyond it, which is\n"
-      "told by the same plan in float64 (not with --bound, nor with nodes); 1: some differ.\n"
+      "told by the same plan in float64 (not with --bound, nor with nodes); 1: some differ; 82: they are no\n"
+      "numbers (NaN) on one device either.\n"
       "Example: pipeshard validate examples/gpt2.onnx --cluster 1x4 --schedule 1f1b --microbatches 8 "
       "--optimizer adamw:lr=1e-3 --steps 3");
   command->command = sub;
-  return [command] { return runWithNodes(command->listen, command->nodes, [&] { return command->run(); }); };
+  return [command] {
+    return runWithNodes(
+        command->listen, command->signals, command->nodes, [&] { return command->run(); }, reportError);
+  };
 }
 
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/files/weight_check.h"
 
 namespace pipeshard {
 namespace {
@@ -164,6 +165,13 @@ std::vector<std::string> listCheckpoints(const std::string& folder) {
   return listWhere(folder, isWhole);
 }
 
+std::string newestCheckpoint(const std::string& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) return "";
+  const std::vector<std::string> found = listCheckpoints(folder);
+  return found.empty() ? "" : found.front();
+}
+
 bool isCheckpoint(const std::string& folder) { return isWhole(folder) || isDamaged(folder); }
 
 std::vector<std::string> listDamaged(const std::string& folder) {
@@ -240,6 +248,23 @@ void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(siz
         notGood(checkpoint.directory, fault);
     }
     if (done) done(++files);
+  }
+}
+
+void verifyPlanFiles(const Checkpoint& checkpoint) {
+  try {
+    const std::optional<std::string> plan =
+        readTextFile((fs::path(checkpoint.directory) / "plan.json").string());
+    const std::string found = hashText(contentHash(plan.value_or("")));
+    if (!checkpoint.plan.empty() && found != checkpoint.plan) {
+      fail(ErrorCode::kNoGoodCheckpoint, "plan.json {}",
+           plan ? fmt::format("has the hash {}, it was written with {}; the disk or somebody has changed it",
+                              found, checkpoint.plan)
+                : "is not there");
+    }
+    readWeightFiles(checkpoint.directory);
+  } catch (const Error& error) {
+    notGood(checkpoint.directory, fmt::format("`export` needs what is damaged: {}", error.message()));
   }
 }
 

@@ -102,6 +102,8 @@ std::string checkpointFileName(RankId rank);
 // The whole checkpoints of a folder, newest first; also that of the folder itself, where it is one. Those
 // that are being written are not listed. Error(kMissingInput) when there is no such folder.
 std::vector<std::string> listCheckpoints(const std::string& folder);
+// The first of them; "" where there is none, or no such folder.
+std::string newestCheckpoint(const std::string& folder);
 // Whether the folder is one checkpoint, and no folder of them.
 bool isCheckpoint(const std::string& folder);
 // Folders that are named as checkpoints and have a manifest, and no COMMIT: copies that were cut off. Newest
@@ -124,6 +126,10 @@ std::string describeHash(const CheckpointFile& file, uint64_t found);
 // Reads every file that is here and compares its hash. Error(kNoGoodCheckpoint) naming the file, expected and
 // found. `done`: told after each file, and asked by throwing to stop.
 void verifyCheckpoint(const Checkpoint& checkpoint, const std::function<void(size_t files)>& done = {});
+// Looks at what `export` reads beside the tensors, and no job does: plan.json is the one that the manifest
+// has the hash of, and weights.json, where there is one, can be read. Error(kNoGoodCheckpoint) naming the
+// file.
+void verifyPlanFiles(const Checkpoint& checkpoint);
 // The newest one that can be read and verified, of a step before `before`; what is wrong with newer ones goes
 // to `notice`, with whatever listDamaged finds. Nothing if the folder holds none, or does not exist.
 // Error(kNoGoodCheckpoint) if it has some, and none is good.

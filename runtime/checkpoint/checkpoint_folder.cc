@@ -144,7 +144,7 @@ CheckpointFolder::CheckpointFolder(std::string path, std::string job, int keep,
     : path_(std::move(path)), job_(std::move(job)), keep_(keep), companions_(std::move(companions)) {
   PIPESHARD_CHECK(keep_ >= 1, "{} checkpoints are to be kept", keep_);
   if (isCheckpoint(path_)) refuseOneCheckpoint(path_);
-  makeFolder(path_);
+  makeFolder(path_, FileAccess::kOwner);
   lock_ = FolderLock(fs::path(path_) / "lock", path_, "another job writes its checkpoints into", patience);
   if (!adopted.empty()) adopt(adopted);
   sweep();
@@ -166,7 +166,7 @@ void CheckpointFolder::adopt(const std::string& manifest) const {
   } else if (!is_there) {
     const bool has_files = fs::exists(directory);  // somebody has copied them
     const fs::path place = has_files ? directory : partial;
-    makeFolder(place);
+    makeFolder(place, FileAccess::kOwner);
     writeManifest(place, manifest);
     if (!has_files) exchangeNames(place, directory);
     syncFolder(path_);
@@ -242,7 +242,7 @@ void CheckpointFolder::publish(const Checkpoint& checkpoint) const {
   const fs::path final_name = fs::path(path_) / checkpointName(checkpoint.step);
   if (isSomebodyElses(final_name)) fail(ErrorCode::kConfiguration, "{}", describeObstacle(final_name));
   const std::string manifest = checkpointToJson(checkpoint);
-  makeFolder(partial);  // no rank may have written on this host
+  makeFolder(partial, FileAccess::kOwner);  // no rank may have written on this host
   for (const auto& [name, text] : companions_) writeDurably(partial / name, text);
   writeManifest(partial, manifest);
   exchangeNames(partial, final_name);
@@ -260,8 +260,9 @@ void CheckpointFolder::prune(int keep) const {
   for (const std::string& directory : listCheckpoints(path_)) {
     const int64_t step = *stepOfCheckpoint(fs::path(directory).filename().string());
     const bool abandoned = resumed_step_ && step > *resumed_step_ && !committed_.contains(step);
+    const bool is_reached = !committed_.empty() && *committed_.rbegin() > step;
     if (abandoned) {
-      removeCheckpoint(directory);
+      if (later_ == Later::kGo || is_reached) removeCheckpoint(directory);
     } else {
       good.push_back(directory);
     }

@@ -52,8 +52,13 @@ class CheckpointFolder {
   // checkpoint has the checkpoint's name. After an error the folder of the step is gone, and the older
   // checkpoints are there. `notice`: told what could not be done beside a checkpoint that is there.
   Checkpoint commit(Checkpoint checkpoint, const std::function<void(const std::string&)>& notice = {});
-  // The job goes on after this step: later checkpoints, which were no good, go away with the next commit.
-  void goOnAfter(int64_t step) { resumed_step_ = step; }
+  // The job goes on after this step: later checkpoints, which were no good, go away with the next commit
+  // (kGo); or, where nobody has found them bad, with that of a step that is as late as theirs (kStay).
+  enum class Later { kGo, kStay };
+  void goOnAfter(int64_t step, Later later = Later::kGo) {
+    resumed_step_ = step;
+    later_ = later;
+  }
   // Of a step that is not to be committed.
   void discard(int64_t step);
 
@@ -73,6 +78,7 @@ class CheckpointFolder {
   int keep_;
   std::map<std::string, std::string> companions_;
   std::optional<int64_t> resumed_step_;
+  Later later_ = Later::kGo;
   std::set<int64_t> committed_;
   FolderLock lock_;
 };

@@ -1,9 +1,16 @@
 #include "runtime/checkpoint/checkpoint_writer.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <utility>
 
+#include "ir/base/convert.h"
 #include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
+#include "ir/plan/moving_average.h"
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/execute/nan_finder.h"
 #include "runtime/files/durable_folder.h"
@@ -30,21 +37,59 @@ std::optional<BufferPart> partOf(const Buffer& buffer, const SavedBuffer& saved)
   return part;
 }
 
-SavedPart writePart(const std::string& folder, const std::vector<TensorView>& tensors,
+// A part of a tensor as it is saved.
+struct Content {
+  TensorView tensor;
+  Shape start;  // in the whole tensor
+  // Which elements of the buffer were infinite at the start, and which of them is the part's first; nullptr:
+  // none were.
+  const std::vector<bool>* was_infinite = nullptr;
+  size_t first = 0;
+};
+
+// What values it has that are not finite, and have become so; "": none.
+std::string faultOf(const Content& content) {
+  constexpr size_t kAtOnce = size_t{1} << 16;
+  const TensorView& tensor = content.tensor;
+  const auto* const data = static_cast<const std::byte*>(tensor.data);
+  const auto bytes = static_cast<size_t>(byteCount(tensor.data_type, tensor.shape));
+  if (!firstNotFinite(tensor.data_type, {data, bytes}, true)) return "";
+  const auto size = static_cast<size_t>(byteCount(tensor.data_type, {})), all = bytes / size;
+  std::vector<double> values(std::min(all, kAtOnce));
+  std::optional<std::pair<size_t, double>> first;
+  size_t count = 0;
+  for (size_t begin = 0; begin < all; begin += kAtOnce) {
+    const size_t some = std::min(all - begin, kAtOnce);
+    convertElements(tensor.data_type, data + begin * size, DataType::kFloat64, values.data(), some);
+    for (size_t i = 0; i < some; ++i) {
+      if (std::isfinite(values[i])) continue;
+      const bool was_so =
+          content.was_infinite != nullptr && (*content.was_infinite)[content.first + begin + i];
+      if (was_so && std::isinf(values[i])) continue;
+      if (!first) first = {begin + i, values[i]};
+      ++count;
+    }
+  }
+  if (!first) return "";
+  const Shape place = placeInBox(Shard{content.start, tensor.shape}, static_cast<int64_t>(first->first));
+  return fmt::format("'{}' has {} at {} ({} of the {} values that this rank saves of it {} not finite)",
+                     tensor.name, describeNotFinite(first->second), shapeToString(place), count, all,
+                     count == 1 ? "is" : "are");
+}
+
+SavedPart writePart(const std::string& folder, const std::vector<Content>& contents,
                     const std::map<std::string, std::string>& metadata, SavedPart part) {
   try {
-    for (const TensorView& tensor : tensors) {
-      const auto bytes = static_cast<size_t>(byteCount(tensor.data_type, tensor.shape));
-      part.has_nan =
-          part.has_nan ||
-          firstNotFinite(tensor.data_type, {static_cast<const std::byte*>(tensor.data), bytes}, false);
-      if (!part.has_nan) continue;
-      part.error = fmt::format("'{}' has nan", tensor.name);
-      return part;
+    std::vector<TensorView> tensors;
+    for (const Content& content : contents) {
+      part.error = faultOf(content);
+      part.not_finite = !part.error.empty();
+      if (part.not_finite) return part;
+      tensors.push_back(content.tensor);
     }
-    makeFolder(folder);
-    const WrittenFile written =
-        writeTensorFile((std::filesystem::path(folder) / part.file.name).string(), tensors, metadata, true);
+    makeFolder(folder, FileAccess::kOwner);
+    const WrittenFile written = writeTensorFile((std::filesystem::path(folder) / part.file.name).string(),
+                                                tensors, metadata, /*durable=*/true, FileAccess::kOwner);
     part.file.bytes = written.bytes;
     part.file.hash = written.hash;
   } catch (const std::exception& error) {
@@ -54,6 +99,30 @@ SavedPart writePart(const std::string& folder, const std::vector<TensorView>& te
 }
 
 }  // namespace
+
+void CheckpointWriter::watch(const Executor& executor) {
+  constexpr size_t kAtOnce = size_t{1} << 23;  // bytes
+  const Program& program = executor.program();
+  std::vector<std::byte> copy(kAtOnce);
+  for (const BufferId id : idsBelow<BufferId>(program.buffers.size())) {
+    const Buffer& buffer = program.buffer(id);
+    if (stateTensorName(buffer).empty() || !isFloatingPoint(buffer.data_type)) continue;
+    // An optimizer's own states are finite as long as gradients are.
+    if (buffer.kind == BufferKind::kOptimizerState && !buffer.value.ends_with(kMovingAverage)) continue;
+    const auto size = static_cast<size_t>(byteCount(buffer.data_type, {}));
+    const auto bytes = static_cast<size_t>(byteCount(buffer.data_type, buffer.shape));
+    for (size_t begin = 0; begin < bytes; begin += kAtOnce) {
+      const std::span<std::byte> some = std::span(copy).first(std::min(bytes - begin, kAtOnce));
+      executor.read(id, some, begin);
+      if (!firstNotFinite(buffer.data_type, some, true)) continue;
+      std::vector<bool>& infinite = infinite_[id];
+      infinite.resize(bytes / size);
+      std::vector<double> values(some.size() / size);
+      convertElements(buffer.data_type, some.data(), DataType::kFloat64, values.data(), values.size());
+      for (size_t i = 0; i < values.size(); ++i) infinite[begin / size + i] = std::isinf(values[i]);
+    }
+  }
+}
 
 void CheckpointWriter::save(const Executor& executor, const std::vector<SavedBuffer>& buffers, int64_t step,
                             const std::string& folder, std::chrono::milliseconds patience) {
@@ -68,7 +137,7 @@ void CheckpointWriter::save(const Executor& executor, const std::vector<SavedBuf
     return;
   }
   finish();
-  std::vector<TensorView> tensors;
+  std::vector<Content> contents;
   std::map<std::string, std::string> metadata = {{"step", std::to_string(step)}};
   size_t bytes = 0;
   for (const SavedBuffer& saved : buffers) bytes += bytesOf(program.buffer(saved.buffer), saved);
@@ -79,15 +148,22 @@ void CheckpointWriter::save(const Executor& executor, const std::vector<SavedBuf
     const Shard box = boxOfRows(buffer.shape, saved.rows);
     const std::span<std::byte> copy = copy_.bytes().subspan(at, bytesOf(buffer, saved));
     executor.read(saved.buffer, copy, firstByteOf(buffer, saved));
-    tensors.push_back({stateTensorName(buffer), buffer.data_type, box.size, copy.data()});
-    if (const auto part = partOf(buffer, saved)) metadata.insert(partEntry(tensors.back().name, *part));
+    Content& content = contents.emplace_back();
+    content.tensor = {stateTensorName(buffer), buffer.data_type, box.size, copy.data()};
+    const std::optional<BufferPart> part = partOf(buffer, saved);
+    content.start = part ? part->start : Shape(box.size.size(), 0);
+    if (part) metadata.insert(partEntry(content.tensor.name, *part));
+    if (const auto found = infinite_.find(saved.buffer); found != infinite_.end()) {
+      content.was_infinite = &found->second;
+      content.first = firstByteOf(buffer, saved) / static_cast<size_t>(byteCount(buffer.data_type, {}));
+    }
     at += copy.size();
   }
   step_ = step;
   is_writing_ = true;
   thread_ = std::thread(
-      [this, folder, part = std::move(part), tensors = std::move(tensors), metadata = std::move(metadata)] {
-        saved_(writePart(folder, tensors, metadata, part));
+      [this, folder, part = std::move(part), contents = std::move(contents), metadata = std::move(metadata)] {
+        saved_(writePart(folder, contents, metadata, part));
         const std::lock_guard lock(mutex_);
         is_writing_ = false;
         changed_.notify_all();

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -18,13 +19,14 @@
 
 namespace pipeshard {
 
-// What became of it; `error` says why there is no file. A tensor with NaN is no reason to go on: nothing can
-// be trained from it, and it must not take the place of an older one.
+// What became of it; `error` says why there is no file. Where a value is not finite there is none: nothing
+// can be trained from it, and it must not take the place of an older one. `error` names the first such tensor
+// and value, and says how many of its values there are.
 struct SavedPart {
   int64_t step = 0;
   CheckpointFile file;
   std::string error;
-  bool has_nan = false;
+  bool not_finite = false;
 };
 
 // Used by one thread. `saved` is called on the writing thread, or inside save().
@@ -35,9 +37,13 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter() { finish(); }
 
+  // Before the first step, if at all: looks for values that are infinite as they are now (of a mask that is
+  // kept as a parameter, say, and of its moving average). They may stay so.
+  void watch(const Executor& executor);
   // Copies these buffers as they are now, after `step`, and begins to write them into `folder`,
-  // which is made where it is not there, durably. Waits for the one before it, but no longer than `patience`,
-  // as steps are waiting: then this one fails, and the disk is left to the other.
+  // which is made where it is not there, durably. A value that is not finite (an infinite one: that was
+  // finite when watch() looked) ends it: SavedPart::not_finite. Waits for the one before it, but no longer
+  // than `patience`, as steps are waiting: then this one fails, and the disk is left to the other.
   void save(const Executor& executor, const std::vector<SavedBuffer>& buffers, int64_t step,
             const std::string& folder, std::chrono::milliseconds patience);
   // Waits for what is being written.
@@ -47,6 +53,7 @@ class CheckpointWriter {
   bool isFreeWithin(std::chrono::milliseconds patience);
 
   std::function<void(const SavedPart&)> saved_;
+  std::map<BufferId, std::vector<bool>> infinite_;  // of those that have any: which elements, at watch()
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_writing_ = false;

@@ -6,6 +6,7 @@
 
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
+#include "ir/plan/moving_average.h"
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/execute/rank_image.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr size_t kMost = 4;  // names in a message
 constexpr std::string_view kLossScale = "loss_scale";
-constexpr std::string_view kMovingAverage = "moving_average";
 
 // "w" of "parameter/w".
 std::string withoutPrefix(const std::string& tensor) { return tensor.substr(tensor.find('/') + 1); }
@@ -191,8 +191,9 @@ void requireSameExtent(const StepExtent& plan, const Checkpoint& checkpoint) {
           : fmt::format("`--dim batch={}`{}", batch,
                         plan.updates > 1 ? " and a synchronous schedule (1f1b)" : "");
   fail(ErrorCode::kConfiguration,
-       "checkpoint {} is of step {} of a plan whose steps are {}: it has done {}. This plan's steps are {}: "
-       "{} of them stand for {}, so data would be left out or used again, and learning rates be those of "
+       "checkpoint {} is of step {} of a plan whose steps are {}: it has done {}, or fewer examples where "
+       "epochs have ended in a shorter batch. This plan's steps are {}: {} of them stand for {}, so data "
+       "would be left out or used again, and learning rates be those of "
        "other updates. Plan with steps of the same size ({}, where the batch's dimension is named so; with "
        "--accumulate N, an Nth of it); or {}: data and learning rates begin anew there",
        checkpoint.directory, checkpoint.step, describeExtent(saved, 1),

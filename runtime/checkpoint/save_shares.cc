@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/error.h"
+#include "ir/base/ids_format.h"
 #include "ir/base/tensor_box.h"
 #include "runtime/checkpoint/rank_state.h"
 
@@ -211,7 +212,29 @@ std::vector<SavedBuffer> savedBuffersFromJson(const nlohmann::json& json) {
   return buffers;
 }
 
+void requireSaved(const Program& program, const std::vector<SavedBuffer>& buffers) {
+  for (const SavedBuffer& saved : buffers) {
+    bool is_kept = saved.buffer.index() < program.buffers.size();
+    is_kept = is_kept && !stateTensorName(program.buffer(saved.buffer)).empty();
+    if (is_kept && saved.rows) {
+      const Shape& shape = program.buffer(saved.buffer).shape;
+      const auto& [first, count] = *saved.rows;
+      is_kept = rowAxis(shape) < shape.size() && first >= 0 && count > 0 && first <= rowsIn(shape) - count;
+    }
+    if (is_kept) continue;
+    fail(ErrorCode::kVersionMismatch,
+         "rank {} is asked to save what its program does not keep (buffer {}): the programs are of another "
+         "plan than that which it has loaded",
+         program.rank, saved.buffer.index());
+  }
+}
+
 SaveShares shareSaves(const ProgramSet& programs, const IdVector<RankId, std::string>& disks) {
+  if (programs.ranks.size() != disks.size()) {
+    fail(ErrorCode::kVersionMismatch,
+         "a checkpoint of {} ranks is asked for, and the programs are of {}: they are of another plan",
+         disks.size(), programs.ranks.size());
+  }
   return Sharing(programs, disks).run();
 }
 

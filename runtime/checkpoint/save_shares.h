@@ -35,6 +35,9 @@ struct SavedBuffer {
 };
 nlohmann::json savedBuffersJson(const std::vector<SavedBuffer>& buffers);
 std::vector<SavedBuffer> savedBuffersFromJson(const nlohmann::json& json);
+// A rank is asked to save them: Error(kVersionMismatch) where its program has no such buffer, keeps it not
+// from step to step, or has fewer rows of it.
+void requireSaved(const Program& program, const std::vector<SavedBuffer>& buffers);
 
 struct SaveShares {
   IdVector<RankId, std::vector<SavedBuffer>> buffers;  // of each rank's program, in the order of its file
@@ -47,8 +50,8 @@ struct SaveShares {
 // room for it, in pieces of a page at least. `disks`: by rank, the host on whose disk it writes, equal ("")
 // where all write into one folder. Copies on another disk than that of the rank that lists the part as a
 // result (ir/program/program.h) take no share: a host that is lost would take a piece of every checkpoint
-// with it, where one without had them whole. Equal input, equal shares. Error(kInternal) where the parts are
-// not every element once.
+// with it, where one without had them whole. Equal input, equal shares. Errors: kVersionMismatch where the
+// programs are not of as many ranks as there are disks; kInternal where the parts are not every element once.
 SaveShares shareSaves(const ProgramSet& programs, const IdVector<RankId, std::string>& disks);
 
 }  // namespace pipeshard

@@ -149,15 +149,6 @@ std::optional<std::string> numberFault(const ProgramInput& input, DataType found
   return describeNotAllowed(input, found, box, bytes);
 }
 
-Shape placeInBox(const Shard& box, int64_t element) {
-  Shape place = box.start;
-  for (size_t axis = place.size(); axis-- > 0;) {
-    place[axis] += element % box.size[axis];
-    element /= box.size[axis];
-  }
-  return place;
-}
-
 std::optional<std::string> describeNotAllowed(const ProgramInput& input, DataType data_type, const Shard& box,
                                               std::span<const std::byte> bytes) {
   if (!input.allowed || !isInteger(data_type)) return std::nullopt;

@@ -25,9 +25,6 @@ struct ArrayRows {
 // Error(kConfiguration).
 void requireSameRows(const std::string& path, const ArrayRows& one, const ArrayRows& other);
 
-// Where element `element` of a row-major box stands in the whole.
-Shape placeInBox(const Shard& box, int64_t element);
-
 // Whether an array of one type may stand for an input of another: floats for floats, integers (and bools) for
 // integers.
 bool mayStandFor(DataType found, DataType wanted);

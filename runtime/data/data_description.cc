@@ -11,8 +11,8 @@
 namespace pipeshard {
 
 std::string describeTooFew(const StepMakeup& parts, int64_t examples, int64_t of_step) {
-  const std::string text =
-      fmt::format("{} are fewer than the {} of a step", counted(examples, "example"), of_step);
+  const std::string text = fmt::format("{} {} fewer than the {} of a step", counted(examples, "example"),
+                                       examples == 1 ? "is" : "are", of_step);
   if (examples < 1 || parts.microbatches == 0) return text;
   const int64_t of_update = std::max<int64_t>(1, of_step / parts.updates);
   const int64_t of_microbatch = std::max<int64_t>(1, of_update / parts.microbatches);

@@ -126,8 +126,8 @@ class TokenFile : public ArrayStore {
       return fmt::format("in windows of {}{}", window_, left == 0 ? "" : rest + counted(left, "token"));
     }
     const int64_t left = documents_->left_out;
-    return fmt::format("in {}, which are {} of at most {}{}", counted(documents_->documents, "document"),
-                       counted(documents_->rows(), "row"), window_,
+    return fmt::format("in {}, which {} {} of at most {}{}", counted(documents_->documents, "document"),
+                       documents_->documents == 1 ? "is" : "are", counted(documents_->rows(), "row"), window_,
                        left == 0 ? "" : rest + counted(left, "row") + " of one token");
   }
 

@@ -71,7 +71,8 @@ void DiskExchange::hearDisk(int node, bool is_shared) {
     return surroundings_.notice(
         fmt::format("checkpoints: all hosts write into one folder, {}", place_.folder));
   surroundings_.notice(
-      fmt::format("checkpoints: {} is on each host's own disk; apart from the coordinator's: {}",
+      fmt::format("checkpoints: {} is on each host's own disk; apart from the coordinator's: {}. What one of "
+                  "them has alone is lost with it: no other can go on without it",
                   place_.folder, fmt::join(own, ", ")));
 }
 

@@ -20,7 +20,7 @@ std::string newProbe() {
 }  // namespace
 
 DiskProbe::DiskProbe(std::filesystem::path folder) : folder_(std::move(folder)), name_(newProbe()) {
-  makeFolder(folder_);
+  makeFolder(folder_, FileAccess::kOwner);
   writeDurably(folder_ / name_, "");
 }
 

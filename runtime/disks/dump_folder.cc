@@ -26,9 +26,13 @@ std::vector<std::string> namesIn(const std::filesystem::path& folder) {
 
 }  // namespace
 
+FolderLock lockDumps(const std::filesystem::path& folder) {
+  makeFolder(folder, FileAccess::kOwner);
+  return {folder / "lock", folder, "another job writes its tensors into"};
+}
+
 DumpFolder::DumpFolder(std::filesystem::path folder, bool several_hosts) : folder_(std::move(folder)) {
-  makeFolder(folder_);
-  lock_ = FolderLock(folder_ / "lock", folder_, "another job writes its tensors into");
+  lock_ = lockDumps(folder_);
   sweep();
   if (several_hosts) probe_.emplace(folder_);
 }

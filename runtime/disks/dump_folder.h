@@ -12,10 +12,14 @@
 
 namespace pipeshard {
 
+// Makes the folder, for its owner alone, and takes its lock: for whoever holds it over several jobs, each of
+// which writes into a folder in it. Errors as FolderLock.
+FolderLock lockDumps(const std::filesystem::path& folder);
+
 // The coordinator's: held for one job.
 class DumpFolder {
  public:
-  // Makes the folder. `several_hosts`: with a probe for the others. Errors as FolderLock and DiskProbe.
+  // By lockDumps. `several_hosts`: with a probe for the others. Errors as FolderLock and DiskProbe.
   DumpFolder(std::filesystem::path folder, bool several_hosts);
 
   // For requireSameDumps; "": there is one host.

@@ -122,7 +122,8 @@ void FileFetch::take(const FilePiece& piece) {
   }
   if (!pending_) {
     beginFile();
-    pending_ = std::make_unique<PendingFile>((fs::path(checkpoint_.directory) / file.name).string());
+    pending_ = std::make_unique<PendingFile>((fs::path(checkpoint_.directory) / file.name).string(),
+                                             FileAccess::kOwner);
     hash_ = std::make_unique<RunningHash>();
   }
   pending_->append(piece.bytes.data(), piece.bytes.size());

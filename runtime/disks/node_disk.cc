@@ -31,13 +31,18 @@ std::vector<int> filesNotIn(const Checkpoint& checkpoint, const fs::path& direct
   return missing;
 }
 
-// A run on this host alone has saved it; the first checkpoint of a job that goes on from an older one would
-// remove it. Of runs on several hosts the coordinator's disk has all that is whole.
-void refuseNewerThan(int64_t step, const std::vector<std::string>& found) {
+// Of these checkpoints, newest first. One that a run on this host alone has saved is refused: it is all
+// there, and this job would replace it. Returns those of several hosts: parts, which go on with their
+// coordinator's disk. That one may be lost, or has found them bad.
+std::vector<std::string> partsNewerThan(int64_t step, const std::vector<std::string>& found) {
+  std::vector<std::string> parts;
   for (const std::string& directory : found) {
     if (stepOfCheckpoint(fs::path(directory).filename().string()).value_or(0) <= step) continue;
     try {
-      if (!isInOneFolder(readCheckpoint(directory))) continue;
+      if (!isInOneFolder(readCheckpoint(directory))) {
+        parts.push_back(directory);
+        continue;
+      }
     } catch (const Error&) {
       continue;  // it is no good
     }
@@ -47,6 +52,7 @@ void refuseNewerThan(int64_t step, const std::vector<std::string>& found) {
          "or name another folder",
          directory, step);
   }
+  return parts;
 }
 
 }  // namespace
@@ -67,7 +73,7 @@ void NodeDisk::open(const DiskRequest& request, const std::string& plan_director
   if (!is_shared) openFolder(request, plan_directory);
   if (resumed_.empty()) return;
   const int64_t step = checkpointFromJson(resumed_).step;
-  if (folder_) folder_->goOnAfter(step);
+  if (folder_) folder_->goOnAfter(step, CheckpointFolder::Later::kStay);
   const Checkpoint checkpoint = readManifest((fs::path(request.folder) / checkpointName(step)).string());
   if (is_shared && isInOneFolder(checkpoint)) return;
   std::set<int> needed;
@@ -85,7 +91,17 @@ void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_di
                   kPatienceWithOthers, resumed_);
   committer_.emplace(*folder_);
   const std::vector<std::string> found = listCheckpoints(request.folder);
-  if (!resumed_.empty()) return refuseNewerThan(checkpointFromJson(resumed_).step, found);
+  if (!resumed_.empty()) {
+    const int64_t step = checkpointFromJson(resumed_).step;
+    const std::vector<std::string> parts = partsNewerThan(step, found);
+    if (parts.empty()) return;
+    std::string text = fmt::format(
+        "{} on this host's own disk is a part of a newer checkpoint than that of step {}, which the "
+        "coordinator's disk has as its newest good one; it stays until one of its step or later is saved",
+        parts.front(), step);
+    tell_("notice", {{"message", std::move(text)}}, {});
+    return;
+  }
   if (found.empty()) return;
   fail(ErrorCode::kConfiguration,
        "there is a checkpoint on this host's own disk, {}, and none on the coordinator's: start the run on "

@@ -166,7 +166,7 @@ std::string writeStepDump(const Executor& executor, const std::string& directory
     if (part) metadata.insert(partEntry(tensors.back().name, *part));
   }
   std::string path = (std::filesystem::path(directory) / dumpFileName(step, program.rank)).string();
-  writeTensorFile(path, tensors, metadata);
+  writeTensorFile(path, tensors, metadata, /*durable=*/false, FileAccess::kOwner);
   return path;
 }
 

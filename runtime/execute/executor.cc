@@ -17,7 +17,8 @@
 namespace pipeshard {
 namespace {
 
-bool isTransfer(InstructionKind kind) {
+// Its time is the transfer's; a free waits for what a peer still reads.
+bool mayWaitForPeers(InstructionKind kind) {
   return kind == InstructionKind::kSend || kind == InstructionKind::kReceive ||
          kind == InstructionKind::kAllReduce || kind == InstructionKind::kFree;
 }
@@ -286,8 +287,8 @@ void Executor::execute(size_t position, int64_t step, StepReport& report) {
   if (recorded) recordEnd(action, pair, end);
   const double seconds = std::chrono::duration<double>(end - start).count();
   const double in_collectives = collectives_ == nullptr ? 0 : collectives_->takeSeconds();
-  report.transfer_seconds += isTransfer(form.kind) ? seconds : in_collectives;
-  report.compute_seconds += isTransfer(form.kind) ? 0 : seconds - in_collectives;
+  report.transfer_seconds += mayWaitForPeers(form.kind) ? seconds : in_collectives;
+  report.compute_seconds += mayWaitForPeers(form.kind) ? 0 : seconds - in_collectives;
 }
 
 void Executor::recordEnd(const Action& action, size_t pair, Clock::time_point end) {
@@ -300,7 +301,7 @@ void Executor::recordEnd(const Action& action, size_t pair, Clock::time_point en
 
 void Executor::update(size_t position) {
   if (update_observer_) update_observer_(program().instructions.copyAt(position));
-  if (!guard_ || guard_->isFinite()) return runNodes(position);
+  if (!guard_ || guard_->isFinite()) return finder_ ? lookAtUpdate(position) : runNodes(position);
   guard_->leaveOut(program().instructions.copyAt(position));
   if (transfers_) transfers_->leaveOut(position);
 }

@@ -191,6 +191,7 @@ class Executor {
   void runNodes(size_t position);
   void lookAtWeights();
   void lookAtInput(const Action& action);
+  void lookAtUpdate(size_t position);
   void transfer(Action& action);
   void allReduce(const Action& action, Communicator& communicator) const;
   void runInstruction(size_t position, int64_t step, StepReport& report);

@@ -4,6 +4,7 @@
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
+#include "ir/base/tensor_box.h"
 #include "runtime/execute/executor_parts.h"
 #include "runtime/execute/memory_plan.h"
 
@@ -150,6 +151,30 @@ void Executor::lookAtInput(const Action& action) {
   finder_->lookAtTensor(fmt::format("the input '{}'", input.name), input.data_type, action.box,
                         hostSide(action),
                         "the first number is the row of the batch; mend or leave out that row of the data");
+}
+
+// Makes an update. What becomes infinite in it is an error, though nothing is NaN yet: it is kept, and the
+// next step would have to be blamed on it.
+void Executor::lookAtUpdate(size_t position) {
+  const auto firstIn = [&](BufferId id) {
+    return firstNotFinite(program().buffer(id).data_type, view(id).bytes(), true);
+  };
+  std::vector<BufferId> finite;
+  const Instruction form = program().instructions.copyAt(position);
+  for (const BufferId id : form.outputs) {
+    const BufferKind kind = program().buffer(id).kind;
+    const bool is_kept = kind == BufferKind::kParameter || kind == BufferKind::kOptimizerState;
+    if (is_kept && !firstIn(id)) finite.push_back(id);
+  }
+  runNodes(position);
+  for (const BufferId id : finite) {
+    const auto first = firstIn(id);
+    if (!first) continue;
+    const Buffer& buffer = program().buffer(id);
+    const Shape place = placeInBox(boxOf(buffer), static_cast<int64_t>(first->first));
+    fail(ErrorCode::kNotANumber, "the update has made {} of '{}' at {}, the first there is{}",
+         describeNotFinite(first->second), buffer.value, shapeToString(place), finder_->firstInfinite());
+  }
 }
 
 double Executor::readNumber(BufferId id) const {

@@ -9,7 +9,7 @@
 
 #include "ir/base/convert.h"
 #include "ir/base/error.h"
-#include "runtime/data/batch_check.h"
+#include "ir/base/tensor_box.h"
 
 namespace pipeshard {
 namespace {

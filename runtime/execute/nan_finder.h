@@ -4,7 +4,8 @@
 // it began; other ranks get only what their senders have looked at.
 //
 // Infinities are no fault by themselves (masks hold them), but they are where most NaN come from: the first
-// result that is infinite though nothing it was made of is, is remembered.
+// result that is infinite though nothing it was made of is, is remembered. A parameter or state that an
+// update makes infinite is a fault (Executor): it is kept.
 #pragma once
 
 #include <cstddef>

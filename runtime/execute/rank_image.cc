@@ -126,8 +126,22 @@ const ProgramKind& ProgramFolder::kind(KindId id, StepSize size) {
   const std::string path = pathOf(kindFileName(id, size));
   uint64_t digest = 0;
   ProgramKind read = readKind(path, ranks(), digest);
-  digests_[path] = digest;
+  noteRead(path, digest);
   return kinds_.emplace(std::pair(size, id), std::move(read)).first->second;
+}
+
+void ProgramFolder::readAll() {
+  for (const StepSize size : sizes()) {
+    for (const KindId id : idsBelow<KindId>(kinds(size))) kind(id, size);
+  }
+}
+
+void ProgramFolder::noteRead(const std::string& path, uint64_t digest) {
+  if (digests_.try_emplace(path, digest).first->second == digest) return;
+  fail(ErrorCode::kVersionMismatch,
+       "the plan {} was replaced while it was being used: {} is another file than it was; plan into another "
+       "folder",
+       folder_, path);
 }
 
 // Whoever reads a program uses its numbers as indices.
@@ -167,7 +181,7 @@ RankImage ProgramFolder::image(RankId rank, StepSize size) {
   for (const Subgraph& subgraph : image.program.subgraphs) {
     const std::string path = pathOf(subgraph);
     const std::string bytes = requireTextFile(path);
-    digests_[path] = contentHash(bytes);
+    noteRead(path, contentHash(bytes));
     image.subgraphs.push_back(parseModel(bytes, fs::path(path).parent_path().string(), path));
   }
   const RankBinding& own = binding(rank, size);
@@ -206,7 +220,7 @@ ProgramSet ProgramFolder::takeSet(StepSize size) {
   for (const KindId id : set.kinds.ids()) {
     kinds_.erase({size, id});
     sound_.erase({size, id});
-    if (read[id]) digests_[pathOf(kindFileName(id, size))] = *read[id];
+    if (read[id]) noteRead(pathOf(kindFileName(id, size)), *read[id]);
   }
   set.groups = table(size).groups;
   set.ranks = table(size).ranks;
@@ -240,6 +254,23 @@ Program loadProgram(const std::string& folder, RankId rank, StepSize size) {
 
 RankImage loadRank(const std::string& folder, RankId rank, StepSize size) {
   return ProgramFolder(folder).image(rank, size);
+}
+
+IdVector<RankId, size_t> whoDoTheSame(ProgramFolder& folder) {
+  constexpr size_t kMostKinds = 64;
+  std::map<KindId, size_t> class_of;
+  std::map<std::vector<std::string>, size_t> class_of_files;
+  IdVector<RankId, size_t> classes;
+  for (size_t rank = 0; rank < folder.ranks(); ++rank) {
+    const KindId kind = folder.kindOf(RankId(rank));
+    if (!class_of.contains(kind)) {
+      std::vector<std::string> files = {std::to_string(kind.index())};
+      if (folder.kinds() <= kMostKinds) files = folder.subgraphFiles(RankId(rank));
+      class_of[kind] = class_of_files.try_emplace(files, class_of_files.size()).first->second;
+    }
+    classes.push_back(class_of[kind]);
+  }
+  return classes;
 }
 
 int countRanks(const std::string& plan_directory) {

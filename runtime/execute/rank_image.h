@@ -39,8 +39,10 @@ struct RankImage {
 };
 
 // A folder of programs, read in parts: each file once, when it is first asked for; subgraphs are not kept.
+// What is given away is read again when it is asked for again: it is what was read first, or refused.
 // Errors of all its functions, naming the file: kMissingInput,
-// kVersionMismatch (also of a plan directory of an older form), kConfiguration, kBadModel.
+// kVersionMismatch (a plan directory of an older form; a file that is another one than it was when it was
+// read first), kConfiguration, kBadModel.
 class ProgramFolder {
  public:
   // Reads ranks.json. `known`: of sizes whose programs are in memory as the folder has them, and verified.
@@ -68,6 +70,8 @@ class ProgramFolder {
   // The programs of all ranks, of which each has been verified alone (verifyBindings, and every kind). They
   // are given away: who asks for one of them again reads it again.
   ProgramSet takeSet(StepSize size = StepSize::kWholeBatch);
+  // Reads every kind of every size: whatever is put in the folder's place later, programs are those of now.
+  void readAll();
   // All that the rank reads, of every size: ranks.json, kinds and subgraphs; sorted.
   std::vector<std::string> files(RankId rank);
   // The subgraphs among them, of one size, by SubgraphId.
@@ -81,6 +85,8 @@ class ProgramFolder {
   const RankBinding& binding(RankId rank, StepSize size) const;
   // Read when it is first asked for.
   const ProgramKind& kind(KindId kind, StepSize size);
+  // A file has been read, with this contentHash.
+  void noteRead(const std::string& path, uint64_t digest);
   // What `verify` throws was made by hand.
   template <typename Verify>
   void requireSound(const std::string& file, const Verify& verify) const;
@@ -98,6 +104,10 @@ class ProgramFolder {
 // One rank's of a folder. Errors as ProgramFolder.
 Program loadProgram(const std::string& folder, RankId rank, StepSize size = StepSize::kWholeBatch);
 RankImage loadRank(const std::string& folder, RankId rank, StepSize size = StepSize::kWholeBatch);
+
+// By rank: equal for those that run the same subgraphs, though one may also send what another receives, or
+// report the loss. Where there are very many kinds, they are not read for it. Errors as ProgramFolder.
+IdVector<RankId, size_t> whoDoTheSame(ProgramFolder& folder);
 
 // How many ranks a plan directory has. Errors as ProgramFolder.
 int countRanks(const std::string& plan_directory);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -59,9 +60,14 @@ void renameTo(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-void makeFolder(const fs::path& path) {
+void makeFolder(const fs::path& path, FileAccess access) {
   std::error_code error;
-  fs::create_directories(path, error);
+  const fs::path folder = path.has_filename() ? path : path.parent_path();  // "dumps/" is "dumps"
+  if (access == FileAccess::kOwner) {
+    if (folder.has_parent_path()) fs::create_directories(folder.parent_path(), error);
+    if (!error) ::mkdir(folder.c_str(), 0700);  // what fails is said below
+  }
+  if (!error) fs::create_directories(path, error);
   if (!error) return;
   const bool is_choice = error == std::errc::not_a_directory || error == std::errc::file_exists ||
                          error == std::errc::permission_denied || error == std::errc::operation_not_permitted;
@@ -118,8 +124,8 @@ FolderLock::FolderLock(const fs::path& file, const fs::path& folder, std::string
     if (std::chrono::steady_clock::now() > end) {
       const std::string owner = readTextFile(file_.string()).value_or("");
       descriptor_.reset();
-      fail(ErrorCode::kAddressInUse, "{} {} (process {}); name another folder, or end it", what,
-           folder.string(), owner.empty() ? "unknown" : owner);
+      fail(ErrorCode::kAddressInUse, "{} {} (process {}); name another one, or end it", what, folder.string(),
+           owner.empty() ? "unknown" : owner);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -164,6 +170,19 @@ void FolderLock::release() {
   if (!descriptor_.valid()) return;
   ::unlink(file_.c_str());  // while it is held: nobody else's
   descriptor_.reset();
+}
+
+bool FolderLock::isAbandoned(const fs::path& file) {
+  // Of another host this one may not see the lock.
+  const std::string here = thisProcess();
+  const Descriptor opened(::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  char text[HOST_NAME_MAX + 32] = {};
+  if (!opened.valid() || ::pread(opened.get(), text, sizeof text - 1, 0) <= 0) return false;
+  const std::string_view owner(text);
+  const auto host = [](std::string_view process) {
+    return process.substr(std::min(process.find(' '), process.size()));
+  };
+  return host(owner) == host(here) && ::flock(opened.get(), LOCK_EX | LOCK_NB) == 0 && isNameOf(opened, file);
 }
 
 PartialFolder::PartialFolder(fs::path target)

@@ -12,8 +12,8 @@
 namespace pipeshard {
 
 // Makes the folder and those above it. Error(kConfiguration) where something that is no folder has its name,
-// or where the user may not; else Error(kDiskFull).
-void makeFolder(const std::filesystem::path& path);
+// or where the user may not; else Error(kDiskFull). `access` is of the folder itself, where it is a new one.
+void makeFolder(const std::filesystem::path& path, FileAccess access = FileAccess::kByUmask);
 
 // Writes a file and makes it durable. Error(kDiskFull).
 void writeDurably(const std::filesystem::path& path, const std::string& text);
@@ -35,14 +35,17 @@ class FolderLock {
   static constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(10);
 
   FolderLock() = default;
-  // Takes the lock `file`, which is made, and removed again at the end. `folder` (what is written),
-  // `what` ("another job writes its checkpoints into") and the process that has it stand in the
+  // Takes the lock `file`, which is made, and removed again at the end. `folder` (what is written; it may be
+  // a file), `what` ("another job writes its checkpoints into") and the process that has it stand in the
   // Error(kAddressInUse) that comes after `patience`. Error(kDiskFull) where it cannot be made.
   FolderLock(const std::filesystem::path& file, const std::filesystem::path& folder, std::string_view what,
              std::chrono::milliseconds patience = kPatience);
   FolderLock(FolderLock&&) = default;
   FolderLock& operator=(FolderLock&& other) noexcept;
   ~FolderLock() { release(); }
+
+  // Whether `file` is such a lock that a process of this host has left without its end: it was killed.
+  static bool isAbandoned(const std::filesystem::path& file);
 
  private:
   bool tryTake();

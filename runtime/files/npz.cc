@@ -278,8 +278,12 @@ NpzFile& NpzFile::operator=(NpzFile&&) noexcept = default;
 NpzFile::~NpzFile() = default;
 
 NpzFile NpzFile::open(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path))
+  if (!std::filesystem::is_regular_file(path)) {
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored))
+      fail(ErrorCode::kMissingInput, "{} is no plain file; arrays are read from any place of it", path);
     fail(ErrorCode::kMissingInput, "there is no data file {}", path);
+  }
   NpzFile file;
   file.path_ = path;
   file.archive_ = std::make_unique<Archive>();

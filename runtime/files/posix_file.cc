@@ -60,8 +60,8 @@ void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> o
   }
 }
 
-PendingFile::PendingFile(std::string path) : path_(std::move(path)) {
-  file_.reset(createBeside(path_, 0666, temporary_));
+PendingFile::PendingFile(std::string path, FileAccess access) : path_(std::move(path)) {
+  file_.reset(createBeside(path_, access == FileAccess::kOwner ? 0600 : 0666, temporary_));
   if (!file_.valid()) failed("create");
 }
 

@@ -38,11 +38,15 @@ uint64_t fileBytes(const Descriptor& file, const std::string& path);
 // cannot be read.
 void readExactly(const Descriptor& file, uint64_t offset, std::span<std::byte> out, const std::string& path);
 
+// Who may read what is made: whoever the user's umask lets, or the owner alone (mode 0600; folders 0700).
+// Tensors of a training, which nobody has asked to be published, are the owner's.
+enum class FileAccess { kByUmask, kOwner };
+
 // A file under construction: written beside it (createBeside in ir/base/plain_file.h), renamed by commit(),
 // removed when destroyed before. Every failure is Error(kDiskFull) with the system's reason.
 class PendingFile {
  public:
-  explicit PendingFile(std::string path);
+  explicit PendingFile(std::string path, FileAccess access = FileAccess::kByUmask);
   PendingFile(const PendingFile&) = delete;
   PendingFile& operator=(const PendingFile&) = delete;
   ~PendingFile();

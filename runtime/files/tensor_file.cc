@@ -224,7 +224,8 @@ void TensorFile::read(const TensorEntry& entry, uint64_t offset, std::span<std::
 }
 
 WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
-                            const std::map<std::string, std::string>& metadata, bool durable) {
+                            const std::map<std::string, std::string>& metadata, bool durable,
+                            FileAccess access) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
@@ -251,7 +252,7 @@ WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView>
   std::array<uint8_t, kLengthBytes> length_bytes;
   for (size_t i = 0; i < kLengthBytes; ++i) length_bytes[i] = static_cast<uint8_t>(text.size() >> (8 * i));
 
-  PendingFile file(path);
+  PendingFile file(path, access);
   WrittenFile written;
   RunningHash hash;
   // In pieces that the processor's cache keeps from the one to the other.

@@ -71,9 +71,11 @@ struct WrittenFile {
 };
 
 // Writes a temporary file beside `path` and renames it, so that a reader never sees half a file. `durable`
-// also waits until disk has it. Errors: kDiskFull (anything that keeps it from being written; the temporary
-// is removed), kBadModel (a type that the format lacks), kInternal (two tensors of one name).
+// also waits until disk has it. `access`: of the file. Errors: kDiskFull (anything that keeps it from being
+// written; the temporary is removed), kBadModel (a type that the format lacks), kInternal (two tensors of one
+// name).
 WrittenFile writeTensorFile(const std::string& path, std::span<const TensorView> tensors,
-                            const std::map<std::string, std::string>& metadata = {}, bool durable = false);
+                            const std::map<std::string, std::string>& metadata = {}, bool durable = false,
+                            FileAccess access = FileAccess::kByUmask);
 
 }  // namespace pipeshard

@@ -127,8 +127,24 @@ std::vector<WeightFile> readWeightFiles(const std::string& plan_directory) {
   }
 }
 
-void checkWeightFiles(const std::string& plan_directory) {
-  checkWeightFiles(readWeightFiles(plan_directory), plan_directory);
+void checkWeightFiles(const std::string& plan_directory,
+                      const std::function<void(const std::string&)>& notice) {
+  const std::vector<WeightFile> files = readWeightFiles(plan_directory);
+  checkWeightFiles(files, plan_directory);
+  if (!notice || files.empty()) return;
+  std::error_code ignored;
+  const fs::file_time_type recorded =
+      fs::last_write_time(fs::path(plan_directory) / kWeightFilesName, ignored);
+  for (const WeightFile& file : files) {
+    if (!file.content || file.content->bytes <= kWholeBytes) continue;
+    const fs::path path = fs::path(plan_directory) / file.path;
+    const fs::file_time_type written = fs::last_write_time(path, ignored);
+    if (ignored || written <= recorded) continue;
+    notice(fmt::format(
+        "the weight file {} was written after the plan was made; of its {} bytes {} samples of {} bytes are "
+        "compared, which are as they were; plan again if its weights have changed",
+        path.string(), file.content->bytes, kBlocks, kBlockBytes));
+  }
 }
 
 }  // namespace pipeshard

@@ -8,6 +8,7 @@
 // noticed. A change of a few bytes of a larger file, outside of the blocks, is not.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,7 +40,9 @@ void checkWeightFiles(const std::vector<WeightFile>& files, const std::string& d
 
 // What a plan directory, or a checkpoint, records; of one without the file (made by hand): nothing.
 std::vector<WeightFile> readWeightFiles(const std::string& plan_directory);
-// checkWeightFiles of that.
-void checkWeightFiles(const std::string& plan_directory);
+// checkWeightFiles of that. `notice` hears of files that are compared by samples alone and were written after
+// the record: a change between the samples would not be seen.
+void checkWeightFiles(const std::string& plan_directory,
+                      const std::function<void(const std::string&)>& notice = {});
 
 }  // namespace pipeshard

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "ir/base/json_reader.h"
 #include "ir/base/text_file.h"
@@ -18,6 +19,7 @@
 #include "runtime/execute/accumulation.h"
 #include "runtime/execute/rank_image.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/files/posix_file.h"
 
 namespace pipeshard {
 namespace {
@@ -29,8 +31,9 @@ constexpr int kRecordVersion = 1;
 // Every file, and every combination of kinds, is looked at once.
 class Digests {
  public:
-  explicit Digests(ProgramFolder& programs, const std::map<std::string, uint64_t>& known = {})
-      : programs_(programs) {
+  explicit Digests(ProgramFolder& programs, const std::map<std::string, uint64_t>& known = {},
+                   std::function<void()> look = {})
+      : programs_(programs), look_(std::move(look)) {
     for (const auto& [file, digest] : known)
       of_files_.emplace((fs::path(programs.folder()) / file).string(), digest);
   }
@@ -64,11 +67,24 @@ class Digests {
     const auto read = programs_.digests().find(file);
     if (read != programs_.digests().end()) return read->second;
     const auto [found, is_new] = of_files_.try_emplace(file, 0);
-    if (is_new) found->second = contentHashOfFile(file);
-    return found->second;
+    if (!is_new) return found->second;
+    if (look_) look_();
+    requireUsualSize(file);
+    return found->second = contentHashOfFile(file);
+  }
+
+  // As whoever reads it does; larger ones are not read to find that out.
+  static void requireUsualSize(const std::string& file) {
+    const uint64_t bytes = fileBytes(openForReading(file), file);
+    if (bytes <= kMostTextBytes) return;
+    fail(
+        file.ends_with(".onnx") ? ErrorCode::kBadModel : ErrorCode::kConfiguration,
+        "{} has {}; a file of a plan's programs has at most {}; it was changed since it was made: plan again",
+        file, formatBytes(static_cast<int64_t>(bytes)), formatBytes(kMostTextBytes));
   }
 
   ProgramFolder& programs_;
+  std::function<void()> look_;
   std::map<std::string, uint64_t> of_files_;
   std::map<std::vector<KindId>, std::string> of_kinds_;
 };
@@ -123,8 +139,9 @@ void recordPrograms(ProgramFolder& programs, const std::map<std::string, uint64_
 }
 
 IdVector<RankId, std::string> requireSoundPrograms(ProgramFolder& programs,
-                                                   const std::function<void(const std::string&)>& notice) {
-  IdVector<RankId, std::string> digests = Digests(programs).ofAll();
+                                                   const std::function<void(const std::string&)>& notice,
+                                                   const std::function<void()>& look) {
+  IdVector<RankId, std::string> digests = Digests(programs, {}, look).ofAll();
   const std::string recorded = recordedDigest(programs.folder());
   if (recorded == joinedDigest(digests)) return digests;
   for (const StepSize size : programs.sizes()) verifyTogether(programs, size);

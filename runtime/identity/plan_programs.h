@@ -29,8 +29,11 @@ void recordPrograms(ProgramFolder& programs, const std::map<std::string, uint64_
 
 // The digests, by rank, of programs that can run together: as recorded, or verified now, of which `notice`
 // is told when they are not those of the record. Errors: kMissingInput (no plan directory, no file),
-// kConfiguration (programs that contradict themselves or each other: rank, instruction and why).
+// kConfiguration (programs that contradict themselves or each other: rank, instruction and why; a file beyond
+// what any reader takes, of a subgraph kBadModel). `look` is called before each file that is read, and may
+// throw.
 IdVector<RankId, std::string> requireSoundPrograms(ProgramFolder& programs,
-                                                   const std::function<void(const std::string&)>& notice);
+                                                   const std::function<void(const std::string&)>& notice,
+                                                   const std::function<void()>& look = {});
 
 }  // namespace pipeshard

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include <fmt/ranges.h>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/text_file.h"
-#include "runtime/checkpoint/resume_check.h"
 #include "runtime/data/row_lengths.h"
 #include "runtime/execute/step_runner.h"
 #include "runtime/files/content_hash.h"
@@ -40,7 +41,7 @@ std::string nameData(const std::string& data) {
 CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job,
                                    int ranks, Notice notice)
     : spec_(spec.checkpoint),
-      plan_directory_(spec.plan_directory),
+      finds_nan_(spec.find_nan),
       ranks_(ranks),
       notice_(std::move(notice)),
       folder_(spec_.directory, job, spec_.keep, companionsOf(spec.plan_directory)),
@@ -57,19 +58,37 @@ CheckpointKeeper::CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs,
   if (!resumed_) return;
   last_begun_ = resumed_->step;
   folder_.goOnAfter(resumed_->step);
-  checkResumed(programs);
+  const bool has_work = spec.steps > resumed_->step || spec.evaluation.asked();
+  checkResumed(programs, spec.nodes == nullptr && has_work);
   if (spec.steps > resumed_->step) checkData();
 }
 
-void CheckpointKeeper::checkResumed(ProgramFolder& programs) const {
+// Instructions are most of a program, and not needed.
+void CheckpointKeeper::holdPrograms(ProgramSet programs) {
+  for (ProgramKind& kind : programs.kinds) {
+    Program kept;
+    kept.rank = kind.program.rank;
+    kept.world_size = kind.program.world_size;
+    kept.buffers = std::move(kind.program.buffers);
+    kept.results = std::move(kind.program.results);
+    kind.program = std::move(kept);
+    kind.own_constants.clear();
+  }
+  for (RankBinding& rank : programs.ranks) rank.constants.clear();
+  programs_ = std::move(programs);
+}
+
+void CheckpointKeeper::checkResumed(ProgramFolder& programs, bool needs_all_here) const {
   if (resumed_->seed != common_.seed) {
     fail(ErrorCode::kConfiguration,
          "checkpoint {} was made with --seed {}, this run has --seed {}: the random numbers would be others; "
          "give the same seed, or another --checkpoint folder",
          resumed_->directory, resumed_->seed, common_.seed);
   }
-  const std::vector<std::string> left = requireFits(keptTensors(programs), *resumed_);
+  const KeptTensors kept = keptTensors(programs);
+  const std::vector<std::string> left = requireFits(kept, *resumed_);
   requireSameExtent(*common_.extent, *resumed_);
+  if (needs_all_here) requireAllHere(kept);
   if (resumed_->plan != common_.plan) {
     notice_(fmt::format(
         "checkpoint {} was saved under another plan; {}", resumed_->directory,
@@ -82,6 +101,20 @@ void CheckpointKeeper::checkResumed(ProgramFolder& programs) const {
         "if they were not {}, data are left out or used again now",
         resumed_->directory, common_.extent->examples));
   }
+}
+
+void CheckpointKeeper::requireAllHere(const KeptTensors& kept) const {
+  std::set<int> missing;
+  for (const CheckpointTensor& tensor : resumed_->tensors) {
+    if (!kept.contains(tensor.name)) continue;
+    for (const CheckpointSlice& slice : tensor.slices) {
+      if (std::ranges::binary_search(resumed_->elsewhere, slice.file)) missing.insert(slice.file);
+    }
+  }
+  if (missing.empty()) return;
+  fail(ErrorCode::kMissingInput,
+       "checkpoint {}: what this run needs of it is not all on this host's disk; copy the rest: {}",
+       resumed_->directory, describeElsewhere(*resumed_, {missing.begin(), missing.end()}));
 }
 
 // Of steps that are to be done. Random numbers would spoil what was learned of data.
@@ -120,7 +153,7 @@ const SaveShares& CheckpointKeeper::shares(const std::function<DiskOfNode(RankId
   if (!shares_) {
     IdVector<RankId, std::string> disks;
     for (const RankId rank : idsBelow<RankId>(ranks_)) disks.push_back(diskOf(rank).host);
-    shares_ = shareSaves(ProgramFolder(plan_directory_).takeSet(), disks);
+    shares_ = shareSaves(std::exchange(programs_, {}), disks);
   }
   return *shares_;
 }
@@ -158,6 +191,18 @@ void CheckpointKeeper::take(RankId rank, SavedPart part, const DiskOfNode& disk)
     checkpoint.elsewhere = std::move(whole.elsewhere);
   }
   committer_.commit(std::move(checkpoint));
+}
+
+std::string CheckpointKeeper::describeSpoiled(RankId rank, const SavedPart& part,
+                                              const std::string& newest) const {
+  return fmt::format(
+      "there is no checkpoint of step {}: rank {}: {}. The updates up to this step have been applied, and "
+      "nothing can be trained from what they have left; {}. Lower the learning rate, or look at the data{}",
+      part.step, rank, part.error,
+      newest.empty() ? "there is no older checkpoint"
+                     : fmt::format("the newest good checkpoint is {}", newest),
+      finds_nan_ ? ""
+                 : "; `pipeshard run --on-nan find` names the first value that is no number, or infinite");
 }
 
 CheckpointKeeper::Ended CheckpointKeeper::takeEnded() {

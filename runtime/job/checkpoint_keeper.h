@@ -10,6 +10,7 @@
 
 #include "runtime/checkpoint/checkpoint_committer.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/checkpoint/resume_check.h"
 #include "runtime/checkpoint/save_shares.h"
 #include "runtime/disks/disk_exchange.h"
 #include "runtime/job/job.h"
@@ -24,9 +25,14 @@ class CheckpointKeeper {
 
   // Takes the folder, and finds what to go on from. `programs`: the plan's. `job`: its name. Errors as
   // CheckpointFolder, newestGoodCheckpoint, requireFits and requireSameExtent; kConfiguration where the one
-  // found was made with another seed, or with data where this job is to do steps without any.
+  // found was made with another seed, or with data where this job is to do steps without any; kMissingInput
+  // where a job without nodes has work to do, and what it needs of the one found is on other hosts' disks.
   CheckpointKeeper(const JobSpec& spec, ProgramFolder& programs, const std::string& job, int ranks,
                    Notice notice);
+
+  // The programs that ranks load, before the first save: what they keep is what checkpoints have, whatever
+  // becomes of the plan's folder meanwhile.
+  void holdPrograms(ProgramSet programs);
 
   const std::optional<Checkpoint>& resumed() const { return resumed_; }
 
@@ -39,11 +45,14 @@ class CheckpointKeeper {
   bool isDue(int64_t step) const;
   // Where ranks write the step that they have been asked to save.
   std::string begin(int64_t step);
-  // What each of them saves. `diskOf` is asked at the first call: disks do not change in a job.
+  // What each of them saves. `diskOf` is asked at the first call: disks do not change in a job. Error as
+  // shareSaves.
   const SaveShares& shares(const std::function<DiskOfNode(RankId)>& diskOf);
   // What a rank reports, and on which disk. When it was the last one to do so, the checkpoint is made beside
   // what follows.
   void take(RankId rank, SavedPart part, const DiskOfNode& disk = {});
+  // For people, of a part that is not finite (CheckpointWriter). `newest`: the newest checkpoint; "": none.
+  std::string describeSpoiled(RankId rank, const SavedPart& part, const std::string& newest) const;
   // The checkpoints that are there by now, and the steps that there is none of; failures are noticed. There
   // is something to take while descriptor() can be read.
   struct Ended {
@@ -60,8 +69,10 @@ class CheckpointKeeper {
 
  private:
   // Whether the plan can go on from what was found, and what there is to say of it.
-  void checkResumed(ProgramFolder& programs) const;
+  void checkResumed(ProgramFolder& programs, bool needs_all_here) const;
   void checkData() const;
+  // Of a job without nodes: all of `kept` that the checkpoint has is on this disk.
+  void requireAllHere(const KeptTensors& kept) const;
 
   struct Pending {
     std::vector<std::optional<CheckpointFile>> files;  // by rank
@@ -70,7 +81,8 @@ class CheckpointKeeper {
     std::string error;
   };
   CheckpointSpec spec_;
-  std::string plan_directory_;
+  bool finds_nan_;
+  ProgramSet programs_;  // as far as saving needs them; none behind shares()
   std::optional<SaveShares> shares_;
   Checkpoint common_;
   int ranks_;

@@ -53,6 +53,10 @@ const ControlSchema& workerMessages() {
         {"waiting", kBoolean},
         {"idle", kBoolean}}},
       kStore,
+      // Of nodes too: other nodes that have said where they are and do not answer there; of a worker, ranks.
+      // What was said before does not count any more.
+      {"unreached",
+       {{"peers", kArray, 0, {{"", kObject, 0, {{"number", kIntCount}, {"address", kString}}}}}}},
       {"loaded",
        {{"programs", kString},
         {"arena_bytes", kCount},
@@ -95,7 +99,7 @@ const ControlSchema& workerMessages() {
         {"bytes", kCount},
         {"hash", kString},
         {"error", kString, kOptional},
-        {"has_nan", kBoolean, kOptional}}},
+        {"not_finite", kBoolean, kOptional}}},
       // Times of a rank's operators, in parts; "finished" follows the last one.
       {"operators",
        {{"steps", kCount},
@@ -130,6 +134,8 @@ const ControlSchema& workerCommands() {
            0,
            {{"buffer", kIntCount}, {"first", kCount, kOptional}, {"count", kCount, kOptional}}}}},
         {"last", kBoolean}}},
+      // before the first step, where some will be saved: CheckpointWriter::watch
+      {"watch", {}},
       {"check", {{"step", kCount}}},
       {"evaluate", {{"first", kCount}, {"last", kCount}}},
       {"finish", {}},

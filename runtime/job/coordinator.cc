@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <optional>
 #include <random>
 
@@ -13,6 +12,7 @@
 #include "runtime/execute/worker_threads.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/files/weight_check.h"
+#include "runtime/identity/plan_mark.h"
 #include "runtime/identity/plan_programs.h"
 #include "runtime/job/control_types.h"
 #include "runtime/job/coordinator_parts.h"
@@ -42,23 +42,9 @@ std::string newJobId() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
-// By rank: equal for those that run the same subgraphs, though one may also send what another receives, or
-// report the loss. Where there are very many kinds, they are not read for it.
-IdVector<RankId, size_t> whoDoTheSame(ProgramFolder& folder) {
-  constexpr size_t kMostKinds = 64;
-  std::map<KindId, size_t> class_of;
-  std::map<std::vector<std::string>, size_t> class_of_files;
-  IdVector<RankId, size_t> classes;
-  for (size_t rank = 0; rank < folder.ranks(); ++rank) {
-    const KindId kind = folder.kindOf(RankId(rank));
-    if (!class_of.contains(kind)) {
-      std::vector<std::string> files = {std::to_string(kind.index())};
-      if (folder.kinds() <= kMostKinds) files = folder.subgraphFiles(RankId(rank));
-      class_of[kind] = class_of_files.try_emplace(files, class_of_files.size()).first->second;
-    }
-    classes.push_back(class_of[kind]);
-  }
-  return classes;
+// Of a command that has read more of the plan than the job does, or runs it once more.
+void requireAskedPlan(const JobSpec& spec) {
+  requireSamePlan(spec.plan_directory, spec.plan_mark, newestCheckpoint(spec.checkpoint.directory));
 }
 
 }  // namespace
@@ -72,9 +58,10 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   signals_ = spec.signals;
   if (signals_ == nullptr && spec.handle_signals) signals_ = &own_signals_.emplace();
   result_.ranks.resize(ranks_);
-  programs_ = requireSoundPrograms(*folder_, [this](const std::string& text) {
-    report({.kind = JobProgress::Kind::kNotice, .text = text});
-  });
+  programs_ = requireSoundPrograms(
+      *folder_,
+      [this](const std::string& text) { report({.kind = JobProgress::Kind::kNotice, .text = text}); },
+      [this] { endWhileReading(); });
   job_id_ = spec.nodes == nullptr ? newJobId() : spec.nodes->job();
   if (spec.nodes != nullptr) spec.nodes->beginAttempt(ranks_);
   if (!spec_.checkpoint.directory.empty()) openCheckpoints();
@@ -82,7 +69,15 @@ Coordinator::Coordinator(const JobSpec& spec, const JobProgressCallback& progres
   granted_ = result_.resumed_step;
   if (spec_.check_replicas > 0) replica_check_.emplace(ranks_);
   stragglers_.emplace(whoDoTheSame(*folder_));
+  requireAskedPlan(spec);  // all that was read is of it
   if (hasWork()) makePlacement();
+  holdPrograms();
+}
+
+// Another plan may be put into the folder: from here on nothing of it is read. What workers load is compared.
+void Coordinator::holdPrograms() {
+  if (spec_.trace != nullptr) traced_ = foldersToTrace(*folder_, spec_.evaluation.asked());
+  if (keeper_) keeper_->holdPrograms(folder_->takeSet());
   folder_.reset();
 }
 
@@ -164,6 +159,7 @@ JobResult Coordinator::run() {
   waitForLoading(start);
   requireSpaceToWrite();
   clearDumps();
+  if (keeper_ && hasSteps()) sendToAll("watch", nlohmann::json::object());
   result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   for (Worker& worker : workers_) {
     worker.last_progress = worker.last_moved = Clock::now();
@@ -210,7 +206,7 @@ JobResult Coordinator::finish() {
   }
   if (interrupted_by_ != 0) {
     const JobInterrupted interrupted(interrupted_by_, result_.checkpoint);
-    stopWorkers(static_cast<int>(interrupted.code()), interrupted.message());
+    stopWorkers(interrupted.exitCode(), interrupted.message());
     throw interrupted;
   }
   stopWorkers(0, "");
@@ -475,8 +471,7 @@ void Coordinator::release(int exit_code, const std::string& message) {
   if (spec_.trace != nullptr) {
     try {
       const WorkerPlacement::Recorded recorded = placement_->collectTraces(Clock::now() + kTraceTime);
-      *spec_.trace =
-          mergeTrace(spec_.plan_directory, spec_.evaluation.asked(), recorded.bytes, recorded.clocks);
+      *spec_.trace = mergeTrace(traced_, recorded.bytes, recorded.clocks);
     } catch (const Error& error) {
       report({.kind = JobProgress::Kind::kNotice,
               .text = fmt::format("there is no trace: {}", error.message())});
@@ -489,7 +484,10 @@ JobResult runJob(const JobSpec& spec, const JobProgressCallback& progress) {
   if (spec.trace != nullptr && spec.trace_steps < 1)
     fail(ErrorCode::kUsage, "a trace of {} steps; at least 1 is needed", spec.trace_steps);
   if (spec.steps < 1) fail(ErrorCode::kUsage, "{} steps were asked for; at least 1 is needed", spec.steps);
-  checkWeightFiles(spec.plan_directory);
+  requireAskedPlan(spec);
+  checkWeightFiles(spec.plan_directory, [&](const std::string& text) {
+    if (progress) progress({.kind = JobProgress::Kind::kNotice, .text = text});
+  });
   return Coordinator(spec, progress).run();
 }
 

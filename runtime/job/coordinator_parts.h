@@ -59,6 +59,8 @@ class Coordinator {
     return hasSteps() || (spec_.evaluation.asked() && spec_.evaluation.known_step != result_.resumed_step);
   }
   void makePlacement();
+  void endWhileReading();
+  void holdPrograms();
   WorkerOptions commonOptions() const;
   int attempt() const;  // 0: the coordinator listens for this one only
   void noteStarted();
@@ -136,6 +138,7 @@ class Coordinator {
   const JobSpec& spec_;
   const JobProgressCallback& progress_;
   std::optional<ProgramFolder> folder_;  // of the plan, until the workers are placed
+  std::vector<ProgramFolder> traced_;    // of a job that is traced: training's, those that evaluate
   int ranks_;
   IdVector<RankId, std::string> programs_;  // digests of what ranks are to load
   RankComparison compared_;
@@ -161,7 +164,7 @@ class Coordinator {
     std::vector<std::string> dumps;  // by rank
   };
   std::deque<OpenStep> open_steps_;
-  std::optional<Failure> spoiled_;  // the first step whose weights cannot be saved, as they have NaN
+  std::optional<Failure> spoiled_;  // the first step whose weights are not finite, so not saved
   double last_seconds_ = 1;         // that a step took, or the coordinator with it, if that was longer
   Clock::time_point pace_start_{};  // of the steps by which pace_ is measured next
   int64_t pace_steps_ = 0;

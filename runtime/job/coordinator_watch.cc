@@ -11,6 +11,7 @@
 #include "runtime/identity/build_identity.h"
 #include "runtime/job/control_types.h"
 #include "runtime/job/node_pool.h"
+#include "runtime/rendezvous/host_wire.h"
 #include "transport/control/control_message.h"
 
 // What the coordinator hears while it waits, and what follows from it: messages, ends of processes, silence.
@@ -120,10 +121,17 @@ void Coordinator::heedSignals() {
   if (signal == 0 && nodes != nullptr && interrupted_by_ == 0) signal = nodes->takeRequestToEnd().value_or(0);
   if (signal == 0 || is_repeated) return;
   if (keeper_ && interrupted_by_ == 0 && granted_ > result_.resumed_step) return endEarly(signal);
-  const bool loses_nothing = keeper_ && granted_ == result_.resumed_step;
-  const JobInterrupted interrupted(signal, loses_nothing ? std::optional(result_.checkpoint) : std::nullopt);
-  stopWorkers(static_cast<int>(interrupted.code()), interrupted.message());
+  const bool is_before_any = keeper_ && granted_ == result_.resumed_step;
+  const JobInterrupted interrupted(signal, is_before_any ? std::optional(result_.checkpoint) : std::nullopt);
+  stopWorkers(interrupted.exitCode(), interrupted.message());
   throw interrupted;
+}
+
+// Before there is anything to stop. Where nodes wait, or a checkpoint may be there to go on from, it is heard
+// soon after, by who knows of those.
+void Coordinator::endWhileReading() {
+  if (signals_ == nullptr || spec_.nodes != nullptr || !spec_.checkpoint.directory.empty()) return;
+  if (const int signal = signals_->take(); signal != 0) throw JobInterrupted(signal);
 }
 
 std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message) {
@@ -155,6 +163,8 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
     handleHeartbeat(worker, body);
   } else if (message.type == "store") {
     handleStored(rank, body);
+  } else if (message.type == "unreached") {
+    return placement_->handleMessage(message);
   } else if (message.type == "loaded") {
     return handleLoaded(rank, body);
   } else if (message.type == "step") {
@@ -172,10 +182,8 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
     result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
     result_.ranks[rank].peak_device_bytes = body.value("peak_device_bytes", int64_t{0});
   } else if (message.type == "error") {
-    const ErrorCode code = knownErrorCode(body.at("code").get<int>());
-    return Failure{code, fmt::format("{}: {}", nameOf(rank), body.at("message").get<std::string>()),
-                   body.value("is_cause", code != ErrorCode::kPeerUnavailable && code != ErrorCode::kHang),
-                   code == ErrorCode::kNotANumber ? worker.steps_done : 0};
+    return failureOf(body, nameOf(rank), worker.steps_done,
+                     worker.loaded ? "" : placement_->describeUnreached());
   }
   return std::nullopt;
 }
@@ -279,16 +287,11 @@ void Coordinator::handleSaved(RankId rank, const nlohmann::json& body) {
                  {body.at("file").get<std::string>(), body.at("bytes").get<int64_t>(),
                   hashFromText(body.at("hash").get<std::string>()).value_or(0)},
                  body.value("error", ""),
-                 body.value("has_nan", false)};
-  if (!part.has_nan) return keeper_->take(rank, std::move(part), placement_->diskOf(rank));
+                 body.value("not_finite", false)};
+  if (!part.not_finite) return keeper_->take(rank, std::move(part), placement_->diskOf(rank));
   if (spoiled_ && spoiled_->done <= part.step) return;
-  spoiled_ =
-      Failure{ErrorCode::kNotANumber,
-              fmt::format("there is no checkpoint of step {}, older ones stay: rank {}: {}; lower the "
-                          "learning rate, look at the data, or have the first value named that is not a "
-                          "number (run --on-nan find)",
-                          part.step, rank, part.error),
-              true, part.step};
+  spoiled_ = Failure{ErrorCode::kNotANumber, keeper_->describeSpoiled(rank, part, result_.checkpoint), true,
+                     part.step};
 }
 
 // What weights hold is the consequence of a step; the rank that has its loss says more, but its message may
@@ -447,14 +450,18 @@ void Coordinator::waitForLoading(Clock::time_point start) {
          Clock::now() < start + spec_.load_timeout) {
     if (std::optional<Failure> failure = lookAround()) failJob(std::move(*failure));
     if (Clock::now() < next) continue;
-    next = Clock::now() + kNextNotice;
+    const std::string unreached = placement_->describeUnreached();
+    next = Clock::now() + (unreached.empty() ? kNextNotice : kUnanswered);
     const auto late = std::find_if_not(workers_.begin(), workers_.end(), is_loaded);
     if (late == workers_.end()) break;
     report({.kind = JobProgress::Kind::kNotice,
             .text = fmt::format("loading: {} of {} workers are ready; {}",
                                 std::count_if(workers_.begin(), workers_.end(), is_loaded), workers_.size(),
-                                late->where)});
+                                unreached.empty() ? late->where : unreached)});
   }
+  if (std::string text = placement_->describeUnreached();
+      !text.empty() && !std::all_of(workers_.begin(), workers_.end(), is_loaded))
+    failJob({ErrorCode::kPeerUnavailable, std::move(text)});
   waitFor(is_loaded, start + spec_.load_timeout, "loading the program (--load-timeout raises the limit)");
 }
 

@@ -24,7 +24,8 @@ std::string addressTowards(const std::string& endpoint) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  const std::string host = endpoint.substr(begin + 3, colon - begin - 3);
+  std::string host = endpoint.substr(begin + 3, colon - begin - 3);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   if (::getaddrinfo(host.c_str(), endpoint.substr(colon + 1).c_str(), &hints, &found) != 0) return hostName();
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, ::freeaddrinfo);
   const Descriptor socket(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));

@@ -6,10 +6,12 @@
 namespace pipeshard {
 namespace {
 
-std::string describe(int signal, const std::string& checkpoint) {
-  const std::string name = fmt::format("SIG{}", ::sigabbrev_np(signal));
-  if (checkpoint.empty()) return fmt::format("stopped by {}", name);
-  return fmt::format("stopped by {}; {} is there, the same command goes on from it", name, checkpoint);
+std::string describe(int signal, const std::optional<std::string>& checkpoint) {
+  const std::string stopped = fmt::format("stopped by SIG{}", ::sigabbrev_np(signal));
+  if (!checkpoint) return stopped;
+  if (checkpoint->empty())
+    return stopped + " before there was a checkpoint; the same command begins from the start";
+  return fmt::format("{}; {} is there, the same command goes on from it", stopped, *checkpoint);
 }
 
 }  // namespace
@@ -22,8 +24,8 @@ std::optional<double> StepResult::measure(std::string_view name) const {
 }
 
 JobInterrupted::JobInterrupted(int signal, const std::optional<std::string>& checkpoint)
-    : Error(ErrorCode::kRequeue, describe(signal, checkpoint.value_or(""))),
+    : Error(ErrorCode::kRequeue, describe(signal, checkpoint)),
       signal_(signal),
-      loses_nothing_(checkpoint.has_value()) {}
+      goes_on_(checkpoint && !checkpoint->empty()) {}
 
 }  // namespace pipeshard

@@ -41,6 +41,9 @@ struct CheckpointSpec {
 
 struct JobSpec {
   std::string plan_directory;  // a folder of programs (runtime/execute/rank_image.h)
+  // planMark of it (runtime/identity/plan_mark.h) when the caller began to read it: where another plan has
+  // been put there since, the job does not begin: Error(kVersionMismatch). "": not compared.
+  std::string plan_mark;
   DataDescription data;
   int64_t steps = 1;  // in all: a job that goes on from a checkpoint does what is left
   DeviceChoice device;
@@ -193,19 +196,20 @@ struct JobResult {
   std::string checkpoint;  // the newest one's folder; "": none
 };
 
-// The user or a job scheduler stopped the job. Code kRequeue. A command exits with 128 + signal; with the
-// code where a job that keeps checkpoints loses nothing.
+// The user or a job scheduler stopped the job. Code kRequeue.
 class JobInterrupted : public Error {
  public:
-  // `checkpoint`: from which the same command goes on; "": it would begin anew, and nothing had been done;
-  // nothing: work is lost.
+  // `checkpoint`: from which the same command goes on; "": the job is to keep some, and there is none yet:
+  // the same command begins anew; nothing: it keeps none, or work is lost.
   explicit JobInterrupted(int signal, const std::optional<std::string>& checkpoint = std::nullopt);
   int signal() const { return signal_; }
-  bool losesNothing() const { return loses_nothing_; }
+  bool goesOn() const { return goes_on_; }  // from a checkpoint
+  // Of the command, and of its nodes: the code where it goes on, else 128 + signal.
+  int exitCode() const { return goes_on_ ? static_cast<int>(code()) : 128 + signal_; }
 
  private:
   int signal_;
-  bool loses_nothing_;
+  bool goes_on_;
 };
 
 // What ends a job of which processes had been started.

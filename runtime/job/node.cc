@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
+#include <thread>
 
 #include "ir/base/error.h"
 #include "ir/base/ids_format.h"
@@ -23,11 +25,12 @@
 #include "runtime/job/job.h"
 #include "runtime/job/worker_placement.h"
 #include "runtime/machine/limits.h"
+#include "runtime/rendezvous/host_wire.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
 #include "transport/control/control_endpoint.h"
+#include "transport/control/coordinator_search.h"
 #include "transport/control/job_keys.h"
-#include "transport/wire/host_relay.h"
 
 namespace pipeshard {
 namespace {
@@ -36,8 +39,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kNodeLookAround{100};
-// to reach the coordinator, before looking at the key file and the command again
-constexpr milliseconds kOneTry{5'000};
 
 // One thread, two phases: join() until a coordinator has welcomed this node, then look() until the job is
 // over. Each look waits for a message, the end of a worker or of the command, a signal, or kNodeLookAround,
@@ -59,6 +60,7 @@ class NodeDaemon {
       command_.emplace(ChildProcess::start(options_.executable, options_.command, {}, true));
     while (!over_) {
       if (const std::optional<int> early = join()) return {*early, false};
+      joined_ = true;
       say_(fmt::format("joined the coordinator at {}", endpoint_));
       last_heard_ = last_look_ = Clock::now();
       resting_ = false;
@@ -77,7 +79,7 @@ class NodeDaemon {
  private:
   // Until the coordinator has welcomed this node. The command's exit code, should it end before.
   std::optional<int> join();
-  bool tryToJoin(const std::optional<JobTicket>& ticket);
+  bool tryToJoin(const CoordinatorSearch::Place& place);
   void look();
   void handle(const ControlMessage& message);
   void useDisk(const ControlMessage* message);
@@ -103,7 +105,9 @@ class NodeDaemon {
   SignalWatch signals_;
   std::optional<ChildProcess> command_;
   std::unique_ptr<ControlClient> client_;
-  std::string endpoint_;
+  std::string endpoint_;  // of the coordinator, as it was said
+  std::string address_;   // likewise, where it has answered
+  bool joined_ = false;   // before
   std::optional<ClientKeys> keys_;
   std::optional<ClientKeys> worker_keys_;
   Clock::time_point last_heard_;
@@ -120,50 +124,34 @@ class NodeDaemon {
   std::optional<PlanCompletion> plan_;    // while what the ranks need of it is made
   std::optional<IdentityReader> files_;   // while they are read: then it starts
   std::optional<NodeDisk> disk_;          // where a job keeps checkpoints
-  std::unique_ptr<HostRelay> relay_;      // to the ranks of other hosts, where there are any
+  std::unique_ptr<HostWire> wire_;        // to the ranks of other hosts, where there are any
   std::optional<BatchReceiver> batches_;  // of data that come through a pipe
   KeptWorkers kept_;                      // between two attempts
   std::optional<WorkerGroup> workers_;
 };
 
 std::optional<int> NodeDaemon::join() {
-  const Clock::time_point end = Clock::now() + options_.wait;
-  bool was_refused = false;  // once: the key file may be that of an earlier job, about to be replaced
-  bool announced = false;
+  CoordinatorSearch search({options_.join, options_.key_file, options_.wait, /*waits_for_another=*/joined_});
+  std::set<std::string> said;
   while (true) {
     checkSignals();
     if (command_ && command_->tryReap()) return command_->exitCode();
-    std::optional<JobTicket> ticket;
-    if (!options_.key_file.empty()) ticket = readJobTicket(options_.key_file);
-    const bool has_address = ticket || (options_.key_file.empty() && !options_.join.empty());
     try {
-      if (has_address && tryToJoin(ticket)) return std::nullopt;
+      const std::optional<CoordinatorSearch::Place> place = search.next();
+      if (place && tryToJoin(*place)) return std::nullopt;
     } catch (const Error& error) {
-      const bool may_pass =
-          error.code() == ErrorCode::kAuthentication || error.code() == ErrorCode::kVersionMismatch;
-      if (!may_pass || options_.key_file.empty() || was_refused) throw;
-      was_refused = true;
+      search.heed(error);
     }
-    if (Clock::now() >= end) break;
-    if (!announced)
-      say_(has_address ? fmt::format("waiting for a coordinator at {}", endpoint_)
-                       : fmt::format("waiting for the key file {}", options_.key_file));
-    announced = true;
-    ::usleep(100'000);
+    search.requireTime();
+    if (const std::string awaited = search.awaited(); said.insert(awaited).second) say_(awaited);
+    std::this_thread::sleep_for(search.pause());
   }
-  if (endpoint_.empty()) {
-    fail(ErrorCode::kPeerUnavailable,
-         "the key file {} has not come within {} s; the coordinator writes it: is it running, and is that a "
-         "folder that all hosts share?",
-         options_.key_file, options_.wait.count());
-  }
-  fail(ErrorCode::kPeerUnavailable,
-       "no coordinator answered at {} within {} s; is it running, and does a firewall stand between?",
-       endpoint_, options_.wait.count());
 }
 
-bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
-  endpoint_ = options_.join.empty() ? ticket->endpoint : options_.join;
+bool NodeDaemon::tryToJoin(const CoordinatorSearch::Place& place) {
+  const std::optional<JobTicket>& ticket = place.ticket;
+  endpoint_ = place.endpoint;
+  address_ = place.address;
   keys_.reset();
   if (ticket) keys_ = ticket->clientKeys();
   // The workers get keys of this node's own, so that the coordinator knows whose they are.
@@ -181,7 +169,8 @@ bool NodeDaemon::tryToJoin(const std::optional<JobTicket>& ticket) {
   if (options_.devices > 0) options.body["devices"] = options_.devices;
   const int control_rank = kFirstNodeRank + static_cast<int>(std::random_device()() % 1'000'000'000u);
   try {
-    client_ = ControlClient::connect(endpoint_, ticket ? ticket->job_id : "", control_rank, kOneTry, options);
+    client_ =
+        ControlClient::connect(address_, ticket ? ticket->job_id : "", control_rank, place.time, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
     return false;
@@ -225,7 +214,7 @@ void NodeDaemon::look() {
   lookAtFiles();
   reportEnds();
   // Strangers at the port of the tensors do no harm, but are to be known.
-  if (const auto notice = relay_ ? relay_->takeNotice() : std::nullopt) {
+  if (const auto notice = wire_ ? wire_->look() : std::nullopt) {
     say_(*notice);
     tell("notice", {{"message", *notice}});
   }
@@ -366,7 +355,7 @@ void NodeDaemon::dropAttempt() {
   plan_.reset();
   files_.reset();
   workers_.reset();
-  relay_.reset();
+  wire_.reset();
   disk_.reset();
   batches_.reset();
   saves_ = false;
@@ -376,10 +365,10 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
   WorkerGroupSpec spec = workerGroupFromJson(body);
   spec.executable = options_.executable;
   spec.arguments = options_.worker_arguments;
-  spec.options.endpoint = endpoint_;
+  spec.options.endpoint = address_;
   spec.options.keys = worker_keys_;
   const auto towards = body.at("towards").get<std::string>();
-  const std::string other = towards.empty() ? endpoint_ : "tcp://" + towards + ":1";
+  const std::string other = towards.empty() ? address_ : "tcp://" + towards + ":1";
   spec.options.host = options_.host.empty() ? addressTowards(other) : options_.host;
   std::vector<int> pids;
   if (!spec.ranks.empty()) {
@@ -387,7 +376,7 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
     requireLimits({here, threadsPerWorker(spec.threads, here),
                    std::max<int>(here, std::ssize(spec.options.node_of_rank))});
     openRelay(spec);
-    spec.relay = relay_.get();
+    spec.relay = wire_ ? &wire_->relay() : nullptr;
     spec.kept = &kept_;
     if (batches_) spec.options.data.ring_descriptor = batches_->descriptor();
     workers_.emplace(spec);
@@ -401,22 +390,15 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
 // Where ranks of other hosts take part and their messages are to be encrypted.
 void NodeDaemon::openRelay(const WorkerGroupSpec& workers) {
   const IdVector<RankId, int>& host_of_rank = workers.options.node_of_rank;
-  relay_.reset();
+  wire_.reset();
   if (workers.options.data_plane != DataPlane::kCurve || workers.ranks.size() == host_of_rank.size()) return;
-  relay_ = HostRelay::open({host_of_rank.at(workers.ranks.front()), host_of_rank, workers.options.host});
-  tell("wire", {{"endpoint", relay_->address().endpoint}, {"key", relay_->address().public_key}});
+  wire_ = std::make_unique<HostWire>(
+      RelayOptions{host_of_rank.at(workers.ranks.front()), host_of_rank, workers.options.host},
+      [this](std::string_view type, const nlohmann::json& body) { tell(type, body); });
 }
 
-// First all relays let the others in ("wires"), then they connect.
 void NodeDaemon::connectRelay(const nlohmann::json& body) try {
-  if (!relay_) return;
-  if (!body.contains("hosts")) return relay_->connect();
-  std::map<int, RelayAddress> hosts;
-  for (const nlohmann::json& host : body.at("hosts"))
-    hosts[host.at("host").get<int>()] = {host.at("endpoint").get<std::string>(),
-                                         host.at("key").get<std::string>()};
-  relay_->introduce(hosts);
-  tell("wired", nlohmann::json::object());
+  if (wire_) wire_->hear(body);
 } catch (const Error& error) {
   tellError(error);
 }

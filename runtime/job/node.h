@@ -7,7 +7,7 @@
 //
 // It joins (and waits for a coordinator that is not there yet), starts the workers that it is told to,
 // reports their ends, and goes when it is told to; between the attempts of a job that is started again it
-// rests. When the coordinator has been silent for kNodeSilence (killed, or its link cut), it ends its
+// rests. When the coordinator has been silent for the patience (killed, or its link cut), it ends its
 // workers, and goes or, if asked to, joins again. On a signal it has a job that keeps checkpoints save first,
 // and ends with it (or is let go, where the job goes on without it); on a second one it ends at once. No
 // worker outlives it: the kernel kills them with it.

@@ -12,9 +12,9 @@
 #include "runtime/job/host_name.h"
 #include "runtime/job/node_pool.h"
 #include "runtime/job/worker_arguments.h"
+#include "runtime/rendezvous/host_reach.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_message.h"
-#include "transport/wire/host_relay.h"
 
 namespace pipeshard {
 namespace {
@@ -44,8 +44,6 @@ struct Node {
   ClockAlignment clock;
   std::map<RankId, std::vector<std::byte>> traces;  // as far as they have come
   std::set<RankId> whole_traces;
-  RelayAddress wire;                        // empty until it has said so
-  bool wired = false;                       // it lets the others in
   std::optional<BatchSender> batches = {};  // where data come through a pipe
 };
 
@@ -58,6 +56,7 @@ class NodePlacement : public WorkerPlacement {
         progress_(progress),
         feed_(feed),
         node_of_rank_(spec.node_of_rank),
+        reach_({spec.node_of_rank.begin(), spec.node_of_rank.end()}),
         load_timeout_(spec.load_timeout) {
     if (checkpoints) disks_.emplace(*checkpoints, surroundings());
     nodes_.resize(pool_.nodes().size());
@@ -110,6 +109,7 @@ class NodePlacement : public WorkerPlacement {
   std::optional<Failure> look(Clock::duration absence) override;
   // Whatever the cause is, it shows when its node has reported it, or has been silent for too long.
   std::chrono::milliseconds causeWindow() const override { return pool_.patience() + 2 * kNodeHeartbeat; }
+  std::string describeUnreached() const override;
   std::chrono::milliseconds patience() const override { return pool_.patience(); }
 
   DiskOfNode diskOf(RankId rank) const override {
@@ -152,7 +152,8 @@ class NodePlacement : public WorkerPlacement {
   // What this machine, or a node, has read, with what others have: all must have read the same.
   std::optional<Failure> compare(const std::string& who, const JobIdentity& identity);
   std::optional<Failure> lookAtOwnFiles();
-  void takeWire(Node& node, const ControlMessage& message);
+  void takeWire(const Node& node, const ControlMessage& message);
+  void takeUnreached(const ControlMessage& message);
   void askClock(Node& node, int times);
   void takeClock(Node& node, const nlohmann::json& body);
   void takeTracePiece(Node& node, const ControlMessage& message);
@@ -167,6 +168,7 @@ class NodePlacement : public WorkerPlacement {
   const JobProgressCallback& progress_;
   const LoaderFeed* feed_;  // nullptr: no pipe
   IdVector<RankId, int> node_of_rank_;
+  HostReach reach_;  // of nodes with ranks
   std::chrono::milliseconds load_timeout_;
   std::optional<IdentityReader> own_files_;  // while they are read
   IdentityComparison identities_;
@@ -268,6 +270,7 @@ std::optional<Failure> NodePlacement::handleMessage(const ControlMessage& messag
     if (other && !told_) return Failure{ErrorCode::kVersionMismatch, *other};
     return std::nullopt;
   }
+  if (message.type == "unreached") takeUnreached(message);
   const std::optional<int> number = pool_.numberOf(message.rank);
   if (!number) return std::nullopt;
   pool_.hear(*number);
@@ -388,31 +391,33 @@ void NodePlacement::endAttempt(std::string_view word) {
   }
 }
 
-// Every host that has ranks learns where the others' relays are, and whose keys they have; when all let each
-// other in, they connect.
-void NodePlacement::takeWire(Node& node, const ControlMessage& message) {
-  std::vector<const Node*> used;
-  for (const Node& other : nodes_) {
-    if (!other.ranks.empty()) used.push_back(&other);
+// Every host that has ranks learns where the others' relays are; when all let each other in, they connect.
+void NodePlacement::takeWire(const Node& node, const ControlMessage& message) {
+  nlohmann::json body;
+  const std::string_view type = reach_.take(node.number, message.type, message.body, body);
+  for (const int number : reach_.nodes()) {
+    if (!type.empty()) pool_.send(number, type, body);
   }
-  const auto all_have = [&](auto&& has) {
-    return std::all_of(used.begin(), used.end(), [&](const Node* other) { return has(*other); });
-  };
-  if (message.type == "wired") {
-    node.wired = true;
-    if (!all_have([](const Node& other) { return other.wired; })) return;
-    for (const Node* other : used) pool_.send(other->number, "connect", nlohmann::json::object());
-    return;
+}
+
+// Of a daemon, which names nodes, or of a worker, which names ranks.
+void NodePlacement::takeUnreached(const ControlMessage& message) {
+  const bool is_daemon = message.rank >= kFirstNodeRank;
+  const std::optional<int> from =
+      is_daemon ? pool_.numberOf(message.rank) : node_of_rank_.at(RankId(message.rank));
+  const auto most = is_daemon ? std::ssize(nodes_) : std::ssize(node_of_rank_);
+  std::map<int, std::string> unreached;
+  for (const nlohmann::json& peer : message.body.at("peers")) {
+    const int number = peer.at("number").get<int>();
+    if (number >= most) continue;
+    unreached[is_daemon ? number : node_of_rank_[RankId(number)]] = peer.at("address").get<std::string>();
   }
-  if (!node.wire.endpoint.empty()) return;
-  node.wire = {message.body.at("endpoint").get<std::string>(), message.body.at("key").get<std::string>()};
-  if (!all_have([](const Node& other) { return !other.wire.endpoint.empty(); })) return;
-  nlohmann::json hosts = nlohmann::json::array();
-  for (const Node* other : used) {
-    hosts.push_back(
-        {{"host", other->number}, {"endpoint", other->wire.endpoint}, {"key", other->wire.public_key}});
-  }
-  for (const Node* other : used) pool_.send(other->number, "wires", {{"hosts", hosts}});
+  if (from) reach_.note(message.rank, *from, std::move(unreached));
+}
+
+std::string NodePlacement::describeUnreached() const {
+  return reach_.describe(
+      [this](int node) { return fmt::format("node {} (host {})", node, pool_.hostOf(node)); });
 }
 
 void NodePlacement::askClock(Node& node, int times) {

@@ -14,8 +14,8 @@
 //   wired {}                            ──►  (its relay lets them in)
 //                                       ◄──  connect {}  (when all do)
 //   notice {message}                    ──►  (strangers at its relay)
-//   started {pids}                      ──►
-//   alive {} twice a second             ──►
+//   unreached {peers}                   ──►  (what of this concerns its relay:
+//   runtime/rendezvous/host_wire.h) started {pids}                      ──► alive {} twice a second ──►
 //                                       ◄──  alive {} twice a second
 //   ended {rank, description}           ──►
 //   error {code, message}               ──►  (it cannot start its workers)

@@ -1,7 +1,5 @@
 #include "runtime/job/node_pool.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -28,17 +26,16 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kRollCall{30};
 // For daemons to say goodbye.
 constexpr milliseconds kFarewell{1'000};
+// For a job that is just ending to give up its key file.
+constexpr milliseconds kPatienceForKeyFile{1'000};
 
-// "tcp://0.0.0.0:7000" with host "a" is "tcp://a:7000".
-std::string withHost(const std::string& endpoint, const std::string& host) {
-  const size_t begin = endpoint.find("://");
-  const size_t colon = endpoint.rfind(':');
-  if (host.empty() || begin == std::string::npos || colon <= begin) return endpoint;
-  return endpoint.substr(0, begin + 3) + host + endpoint.substr(colon);
-}
-
-bool isAnyAddress(const std::string& endpoint) {
-  return endpoint.starts_with("tcp://0.0.0.0:") || endpoint.starts_with("tcp://*:");
+// Two jobs with one key file would have their nodes refused, or joined to the other. Where files cannot be
+// locked, as on some network file systems, nothing tells.
+FolderLock lockKeyFile(const std::string& path) try {
+  return {path + ".lock", path, "another job has its keys in", kPatienceForKeyFile};
+} catch (const Error& error) {
+  if (error.code() == ErrorCode::kAddressInUse) throw;
+  return {};
 }
 
 }  // namespace
@@ -54,6 +51,7 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options), nodes_(o
          "--key-file FILE (in a folder that all hosts share), or --insecure on a network that you trust",
          options_.listen);
   }
+  if (keys_) key_lock_ = lockKeyFile(options_.key_file);
   ControlServerOptions server;
   server.job_id = job_;
   server.generation = options_.generation;
@@ -80,7 +78,7 @@ NodePool::NodePool(const NodePoolOptions& options) : options_(options), nodes_(o
 }
 
 NodePool::~NodePool() {
-  if (keys_) ::unlink(options_.key_file.c_str());
+  if (keys_) removeJobTicket(options_.key_file, job_);
   try {
     dismiss(static_cast<int>(ErrorCode::kInternal), "the job ended without a word");
   } catch (const std::exception&) {
@@ -268,7 +266,7 @@ void NodePool::callRoll(const std::string& why, const JobProgressCallback& progr
   }
 }
 
-void NodePool::listen(milliseconds time, const JobProgressCallback& progress) {
+void NodePool::listen(milliseconds time, const JobProgressCallback& progress, const Hear& others) {
   const Clock::time_point end = Clock::now() + time;
   do {
     keepAlive();
@@ -279,6 +277,7 @@ void NodePool::listen(milliseconds time, const JobProgressCallback& progress) {
     const std::optional<int> number = numberOf(message->rank);
     if (!number) continue;
     hear(*number);
+    if (others) others(*number, *message);
     if (message->type == "rested") nodes_[*number].rests = true;
     if (message->type == "ending") sendAway(*number, static_cast<int>(ErrorCode::kRequeue), "asked to end");
     if (message->type == "bye" || message->type == "leaving" || message->type == kFault) drop(*number);

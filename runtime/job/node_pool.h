@@ -9,8 +9,9 @@
 //   runJob(spec);        // on every host: pipeshard node --join tcp://10.0.0.1:7000 --key-file job.key
 //
 // Security: an address that other machines reach needs a key file. It is written with mode 0600, holds the
-// keys of this one job, and is removed with the pool; only who can read it can join (CURVE, with a list of
-// allowed keys). A node gives the key that its workers are known by: they are let in as its ranks only.
+// keys of this one job, and is removed with the pool; one that a dead process has left is replaced. Only who
+// can read it can join (CURVE, with a list of allowed keys). A node gives the key that its workers are known
+// by: they are let in as its ranks only.
 #pragma once
 
 #include <chrono>
@@ -23,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/files/durable_folder.h"
 #include "runtime/job/job.h"
 #include "runtime/job/worker_placement.h"
 #include "transport/control/control_server.h"
@@ -68,11 +70,12 @@ struct JoinedNode {
 // Used by one thread.
 class NodePool {
  public:
-  // Errors: as ControlServer::bind; kDiskFull when the key file cannot be written.
+  // Errors: as ControlServer::bind; kDiskFull when the key file cannot be written, kAddressInUse naming the
+  // process when it is that of another job that goes on.
   explicit NodePool(const NodePoolOptions& options);
   NodePool(const NodePool&) = delete;
   NodePool& operator=(const NodePool&) = delete;
-  // Removes the key file, and sends away the nodes that are still there.
+  // Removes its key file, and sends away the nodes that are still there.
   ~NodePool();
 
   ControlServer& server() { return *server_; }
@@ -127,8 +130,10 @@ class NodePool {
   // Between attempts: has all nodes end their workers and wait, and drops those that do not answer. `why`:
   // for the nodes' output.
   void callRoll(const std::string& why, const JobProgressCallback& progress);
-  // Between attempts: hears nodes for as long as `time`, and drops those that are gone or silent.
-  void listen(std::chrono::milliseconds time, const JobProgressCallback& progress);
+  // Between attempts: hears nodes for as long as `time`, and drops those that are gone or silent. `others`
+  // is told every message of a node that has joined, with its number.
+  using Hear = std::function<void(int number, const ControlMessage& message)>;
+  void listen(std::chrono::milliseconds time, const JobProgressCallback& progress, const Hear& others = {});
   // The job is over: all nodes may go, with this exit code and message ("" when all went well). A second
   // call does nothing.
   void dismiss(int exit_code, const std::string& message);
@@ -145,6 +150,7 @@ class NodePool {
   void sayAlive(int number);
 
   NodePoolOptions options_;
+  FolderLock key_lock_;  // of the key file
   std::string job_;
   std::optional<JobKeys> keys_;
   std::unique_ptr<ControlServer> server_;

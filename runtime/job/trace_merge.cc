@@ -1,7 +1,6 @@
 #include "runtime/job/trace_merge.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
@@ -323,14 +322,17 @@ Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings) {
   return trace;
 }
 
-Trace mergeTrace(const std::string& plan_directory, bool evaluates,
-                 const IdVector<RankId, std::vector<std::byte>>& bytes,
+std::vector<ProgramFolder> foldersToTrace(const ProgramFolder& training, bool evaluates) {
+  std::vector<ProgramFolder> folders = {training};
+  if (evaluates) folders.emplace_back(training.folder() + "/" + kEvaluationFolder);
+  for (ProgramFolder& folder : folders) folder.readAll();
+  return folders;
+}
+
+Trace mergeTrace(std::vector<ProgramFolder>& folders, const IdVector<RankId, std::vector<std::byte>>& bytes,
                  const IdVector<RankId, ClockAlignment>& clocks) {
   PIPESHARD_CHECK(bytes.size() == clocks.size(), "recordings of {} ranks, clocks of {}", bytes.size(),
                   clocks.size());
-  std::vector<ProgramFolder> folders;
-  folders.emplace_back(plan_directory);
-  if (evaluates) folders.emplace_back((std::filesystem::path(plan_directory) / kEvaluationFolder).string());
   std::vector<RankRecording> recordings;
   for (RankId rank : bytes.ids()) {
     std::optional<TraceRecords> records = readTraceRecords(bytes[rank]);

@@ -20,6 +20,8 @@
 
 namespace pipeshard {
 
+class ProgramFolder;  // runtime/execute/rank_image.h
+
 struct RankRecording {
   TraceRecords records;
   std::vector<Program> programs;  // of every size of step (ProgramFolder::sizes), then those that evaluate
@@ -32,11 +34,13 @@ struct RankRecording {
 // verifyTrace. Error (kConfiguration) when a recording and its programs do not belong together.
 Trace mergeTrace(int ranks, const std::vector<RankRecording>& recordings);
 
-// Of a job: recorded bytes by rank (empty: none), clocks by rank, programs from DIR/ranks and, where the job
-// evaluates, DIR/evaluation/ranks. Errors as above
-// and loadProgram's.
-Trace mergeTrace(const std::string& plan_directory, bool evaluates,
-                 const IdVector<RankId, std::vector<std::byte>>& bytes,
+// Those of a job's programs, read whole: training's and, where the job evaluates, those that do it. Errors as
+// ProgramFolder.
+std::vector<ProgramFolder> foldersToTrace(const ProgramFolder& training, bool evaluates);
+
+// Of a job: recorded bytes by rank (empty: none), clocks by rank; `folders`: foldersToTrace. Errors as above
+// and ProgramFolder's.
+Trace mergeTrace(std::vector<ProgramFolder>& folders, const IdVector<RankId, std::vector<std::byte>>& bytes,
                  const IdVector<RankId, ClockAlignment>& clocks);
 
 }  // namespace pipeshard

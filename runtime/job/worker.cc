@@ -40,14 +40,6 @@ namespace {
 // noticed.
 constexpr std::chrono::seconds kStopAfterError{10};
 
-std::optional<ClientKeys> takeKeys() {
-  const char* text = std::getenv(kClientKeysVariable);
-  if (text == nullptr) return std::nullopt;
-  const ClientKeys keys = parseClientKeys(text);
-  ::unsetenv(kClientKeysVariable);
-  return keys;
-}
-
 nlohmann::json memoryJson(const MemoryParts& parts) {
   return {{"parameters", parts.parameters},   {"states", parts.states},       {"gradients", parts.gradients},
           {"activations", parts.activations}, {"workspace", parts.workspace}, {"padding", parts.padding}};
@@ -295,7 +287,10 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
 int reportError(const WorkerOptions& options, WorkerLink& link, const Error& error, bool is_cause) {
   if (!options.log_directory.empty())
     fmt::print(stderr, "{}: {}\n", errorCodeName(error.code()), error.message());
-  nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"message", error.message()}};
+  std::string message = error.message();
+  if (error.code() == ErrorCode::kMissingInput && !options.node_of_rank.empty())
+    message += "; plan, model and data must have the same path on all hosts (a shared folder, or copies)";
+  nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"message", std::move(message)}};
   if (is_cause) body["is_cause"] = true;
   link.send("error", std::move(body));
   try {
@@ -384,7 +379,7 @@ int workerMain(const WorkerOptions& options) {
 int workerMain(const std::vector<std::string>& arguments) {
   try {
     WorkerOptions options = parseWorkerArguments(arguments);
-    options.keys = takeKeys();
+    takeKeys(options);
     return workerMain(options);
   } catch (const Error& error) {
     fmt::print(stderr, "pipeshard: {}\n", error.message());

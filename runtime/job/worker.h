@@ -10,11 +10,12 @@
 //              [--adopt DIR] [--adopt-ranks N]
 //              [--trace-steps N --trace-descriptor FD]
 //              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
-//              [--attempts FD]
+//              [--attempts FD] [--keys FD]
 //              [--eval FILE [--eval-rows N] [--eval-divisor NAME] [--eval-adds] [--eval-shift-labels]
 //              [--eval-end-of-text ID] [--eval-drop-last]]
 //
-// Keys come through the environment (kClientKeysVariable), which, unlike arguments, others cannot read.
+// Keys come through a pipe, --keys, that is read to its end and closed before anything else: neither
+// arguments nor the environment hold a secret.
 //
 // It loads its rank, says so, does what the coordinator asks for in that order (steps, saving), and ends when
 // told to, when the coordinator is gone, or on the first error, which it reports as code and message.
@@ -45,6 +46,7 @@ struct WorkerOptions {
   uint64_t generation = 0;
   int attempt = 0;                 // to run the job (NodePool::attempt)
   std::optional<ClientKeys> keys;  // to the coordinator; not among the arguments
+  int keys_descriptor = -1;        // where a process that starts has them from (giveKeys); -1: it has none
   RankId rank = RankId(0);
   std::string segments;                      // SharedSegments::describe(), of the ranks on this node
   std::string directory;                     // of the plan

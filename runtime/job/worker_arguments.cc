@@ -1,10 +1,17 @@
 #include "runtime/job/worker_arguments.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -107,6 +114,7 @@ std::vector<std::string> workerArguments(const WorkerOptions& options) {
     add("--eval-end-of-text", std::to_string(options.evaluation.data.end_of_text));
   if (options.evaluation.data.end.drop_last) arguments.emplace_back("--eval-drop-last");
   if (options.attempts_descriptor >= 0) add("--attempts", std::to_string(options.attempts_descriptor));
+  if (options.keys_descriptor >= 0) add("--keys", std::to_string(options.keys_descriptor));
   if (options.attempt > 0) add("--attempt", std::to_string(options.attempt));
   if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
   if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
@@ -192,6 +200,8 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
        }},
       {"--attempts",
        [&](const std::string& text) { options.attempts_descriptor = parseNumber<int>("--attempts", text); }},
+      {"--keys",
+       [&](const std::string& text) { options.keys_descriptor = parseNumber<int>("--keys", text); }},
       {"--dump", [&](const std::string& text) { options.dump_directory = text; }},
       {"--whole-only", [&](const std::string& text) { options.data.end.whole_only = text; }},
       {"--dump-probe", [&](const std::string& text) { options.dump_probe = text; }}};
@@ -228,9 +238,34 @@ WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
   return options;
 }
 
-std::vector<std::string> workerEnvironment(const WorkerOptions& options) {
+Descriptor giveKeys(WorkerOptions& options) {
+  options.keys_descriptor = -1;
   if (!options.keys) return {};
-  return {fmt::format("{}={}", kClientKeysVariable, clientKeysText(*options.keys))};
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    fail(ErrorCode::kOutOfMemory, "cannot make a pipe: {}; check `ulimit -n`", std::strerror(errno));
+  Descriptor child(ends[0]);
+  const Descriptor parent(ends[1]);
+  const std::string text = clientKeysText(*options.keys);  // far less than an empty pipe takes at once
+  if (::write(parent.get(), text.data(), text.size()) != std::ssize(text))
+    fail(ErrorCode::kOutOfMemory, "cannot write to a pipe: {}", std::strerror(errno));
+  ::fcntl(child.get(), F_SETFD, 0);
+  options.keys_descriptor = child.get();
+  return child;
+}
+
+void takeKeys(WorkerOptions& options) {
+  if (options.keys_descriptor < 0) return;
+  const Descriptor pipe(std::exchange(options.keys_descriptor, -1));
+  std::string text;
+  std::array<char, 512> piece{};
+  while (text.size() < piece.size()) {
+    const ssize_t got = ::read(pipe.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  options.keys = parseClientKeys(text);
 }
 
 AttemptMessage attemptMessage(WorkerOptions options) {
@@ -240,7 +275,7 @@ AttemptMessage attemptMessage(WorkerOptions options) {
     message.descriptors.push_back(descriptor);
     descriptor = static_cast<int>(message.descriptors.size()) - 1;
   });
-  options.attempts_descriptor = -1;
+  options.attempts_descriptor = options.keys_descriptor = -1;
   message.text = nlohmann::json{{"arguments", workerArguments(options)},
                                 {"keys", options.keys ? clientKeysText(*options.keys) : ""}}
                      .dump();

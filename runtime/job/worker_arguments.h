@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/files/posix_file.h"
 #include "runtime/job/worker.h"
 #include "runtime/machine/handover.h"
 
@@ -14,8 +15,12 @@ namespace pipeshard {
 // (rank, segments, directory, parent) they are what a coordinator sends to nodes.
 std::vector<std::string> workerArguments(const WorkerOptions& options);
 WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments);
-// What goes with them: "NAME=value" of the keys, if there are any.
-std::vector<std::string> workerEnvironment(const WorkerOptions& options);
+
+// The keys, if there are any, in a pipe for the process that is started next to inherit; its number is in
+// options.keys_descriptor. To be closed here when that has begun. Error(kOutOfMemory).
+Descriptor giveKeys(WorkerOptions& options);
+// In that process, once: reads them, and closes the pipe. Error(kAuthentication): it does not hold any.
+void takeKeys(WorkerOptions& options);
 
 // What asks a worker to leave its attempt, and its answer (WorkerOptions::attempts_descriptor).
 inline constexpr const char* kLeave = "leave";

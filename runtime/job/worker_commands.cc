@@ -103,7 +103,7 @@ void sendSaved(WorkerLink& link, const SavedPart& part) {
                          {"bytes", part.file.bytes},
                          {"hash", hashText(part.file.hash)}};
   if (!part.error.empty()) body["error"] = part.error;
-  if (part.has_nan) body["has_nan"] = true;
+  if (part.not_finite) body["not_finite"] = true;
   link.send("saved", std::move(body));
 }
 
@@ -152,11 +152,15 @@ void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& 
     } else if (command.type == "evaluate" && evaluation != nullptr) {
       evaluate(link, *evaluation, command.body.at("first").get<int64_t>(),
                command.body.at("last").get<int64_t>());
+    } else if (command.type == "watch") {
+      writer.watch(runner.main());
     } else if (command.type == "check") {
       sendHashes(link, runner.main(), command.body.at("step").get<int64_t>());
     } else if (command.type == "save") {
-      writer.save(runner.main(), savedBuffersFromJson(command.body.at("buffers")),
-                  command.body.at("step").get<int64_t>(), command.body.at("folder").get<std::string>(),
+      const std::vector<SavedBuffer> buffers = savedBuffersFromJson(command.body.at("buffers"));
+      requireSaved(runner.main().program(), buffers);
+      writer.save(runner.main(), buffers, command.body.at("step").get<int64_t>(),
+                  command.body.at("folder").get<std::string>(),
                   command.body.at("last").get<bool>() ? kPatienceAtTheEnd : kPatienceBetweenSteps);
     } else if (command.type == "finish") {
       writer.finish();

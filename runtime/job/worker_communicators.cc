@@ -6,6 +6,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/job/worker_link.h"
+#include "runtime/rendezvous/host_wire.h"
 #include "transport/collectives/joined_communicator.h"
 #include "transport/gloo/gloo_communicator.h"
 #include "transport/shared/shared_memory.h"
@@ -52,6 +53,13 @@ std::unique_ptr<Communicator> openBetweenHosts(const WorkerOptions& options, int
   GlooOptions gloo{options.rank, ranks, options.host, timeout, kConnectTimeout};
   if (lane > 0) gloo.channel = "background";
   gloo.peers = std::move(peers);
+  gloo.unanswered_after = kUnanswered;
+  gloo.on_unanswered = [&link](const std::vector<UnansweredRank>& ranks) {
+    nlohmann::json unreached = nlohmann::json::array();
+    for (const UnansweredRank& peer : ranks)
+      unreached.push_back({{"number", peer.rank.index()}, {"address", peer.address}});
+    link.send("unreached", {{"peers", std::move(unreached)}});
+  };
   return openGloo(gloo, store);
 }
 

@@ -106,11 +106,11 @@ KeptWorker WorkerGroup::start(const WorkerGroupSpec& spec, WorkerOptions options
   HandoverSockets sockets;
   if (kept_ != nullptr) sockets = makeHandoverSockets();
   options.attempts_descriptor = sockets.child.get();
+  const Descriptor keys = giveKeys(options);
   std::vector<std::string> arguments = spec.arguments;
   const std::vector<std::string> own = workerArguments(options);
   arguments.insert(arguments.end(), own.begin(), own.end());
-  std::vector<std::string> environment = workerEnvironment(options);
-  environment.push_back(fmt::format("OMP_NUM_THREADS={}", threads_));
+  const std::vector<std::string> environment{fmt::format("OMP_NUM_THREADS={}", threads_)};
   const Descriptor log = openLog(log_directory_, options.rank);
   return {ChildProcess::start(spec.executable, arguments, environment, false, log.get()),
           std::move(sockets.parent)};

@@ -131,8 +131,8 @@ void forEachTracePiece(
     const WorkerGroup& workers, const std::function<void(const std::string&)>& say,
     const std::function<void(nlohmann::json place, std::span<const std::byte> piece)>& use);
 
-// How a worker that has stopped answering looks from outside, for people: " (it is stopped: SIGSTOP?)", " (it
-// is a zombie)" or "".
+// How a worker that has stopped answering looks from outside, for people: stopped (as by SIGSTOP), held by a
+// debugger, in a frozen control group, inside the kernel; in brackets behind a space, or "".
 std::string describeProcessState(int pid);
 // Of such a description: it waits for a disk, or is frozen where control groups cannot be seen.
 bool isInsideKernel(const std::string& state);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/job/host_name.h"
 
 namespace pipeshard {
@@ -65,6 +67,15 @@ void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later)
   const auto began = first ? std::min(first->began, later->began) : later->began;
   if (!first || (!first->is_cause && later->is_cause)) first = std::move(later);
   first->began = began;
+}
+
+Failure failureOf(const nlohmann::json& error, const std::string& name, int64_t steps_done,
+                  const std::string& unreached) {
+  const ErrorCode code = knownErrorCode(error.at("code").get<int>());
+  const bool is_of_another = code == ErrorCode::kPeerUnavailable || code == ErrorCode::kHang;
+  if (is_of_another && !unreached.empty()) return {ErrorCode::kPeerUnavailable, unreached};
+  return {code, fmt::format("{}: {}", name, error.at("message").get<std::string>()),
+          error.value("is_cause", !is_of_another), code == ErrorCode::kNotANumber ? steps_done : 0};
 }
 
 ErrorCode knownErrorCode(int code) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "ir/base/error.h"
 #include "runtime/disks/disk_exchange.h"
 #include "runtime/job/worker_group.h"
@@ -29,6 +31,12 @@ struct Failure {
 
 // The earlier one, unless only the later one can be a cause; it began with the first of the two.
 void keepFirstCause(std::optional<Failure>& first, std::optional<Failure> later);
+
+// What an "error" message of a worker `name` says, which has done so many steps. `unreached`: of hosts,
+// before it has loaded (WorkerPlacement::describeUnreached): its deadline, or a connection that broke,
+// follows from that then.
+Failure failureOf(const nlohmann::json& error, const std::string& name, int64_t steps_done,
+                  const std::string& unreached);
 
 // From a number in a message. kInternal when it is none of ErrorCode.
 ErrorCode knownErrorCode(int code);
@@ -60,8 +68,10 @@ class WorkerPlacement {
   virtual std::vector<WorkerEnd> takeEnds() = 0;
   virtual bool allEnded() const = 0;
 
-  // A message of a control rank from kFirstNodeRank on.
+  // A message of a control rank from kFirstNodeRank on, or "unreached" of a worker.
   virtual std::optional<Failure> handleMessage(const ControlMessage& message) = 0;
+  // Which hosts do not reach each other, as far as they know; "": all do.
+  virtual std::string describeUnreached() const { return ""; }
   // How long workers may be cut off from here: 0 where there is no network between.
   virtual std::chrono::milliseconds patience() const { return {}; }
   // Called about ten times a second: keeps nodes informed and finds those that are silent. `absence`: how

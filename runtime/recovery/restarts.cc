@@ -11,10 +11,12 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/identity/plan_mark.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/node_pool.h"
 #include "runtime/job/worker_group.h"
+#include "runtime/recovery/checkpoint_parts.h"
 #include "runtime/recovery/node_choice.h"
 
 namespace pipeshard {
@@ -23,6 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kListen{200};
+// Of nodes that are left out: they may come again and again.
+constexpr int kMostLeftOut = 20;
 
 class Restarts {
  public:
@@ -33,9 +37,12 @@ class Restarts {
         left_(options.restarts),
         progress_(progress),
         hear_([this](const JobProgress& event) { hear(event); }) {
+    if (spec_.plan_mark.empty()) spec_.plan_mark = planMark(spec_.plan_directory);
+    marks_[spec_.plan_directory] = spec_.plan_mark;
+    for (const FewerPlan& fewer : options_.fewer) marks_[fewer.directory] = planMark(fewer.directory);
     // One watch for all attempts: a signal between two of them must not be lost.
     if (spec_.signals == nullptr && spec_.handle_signals) spec_.signals = &own_signals_.emplace();
-    const auto decide = [this](int code) { return goesOnAfter(code); };
+    const auto decide = [this](int code) { return mayLeaveOut(code) || goesOnAfter(code); };
     if (spec_.nodes != nullptr) spec_.nodes->keepNodesAfter(decide);
     spec_.goes_on_after = decide;
     spec_.kept_workers = &kept_workers_;
@@ -53,24 +60,30 @@ class Restarts {
         spec_.evaluation.known_step = evaluated_step_;
         step_of_attempt_ = newest_step_;
         resumed_step_.reset();
+        loaded_ = 0;
+        why_not_.clear();
         return runJob(spec_, hear_);
       } catch (const JobInterrupted& interrupted) {
         if (!goesOnAfter(static_cast<int>(ErrorCode::kRequeue))) {
+          if (!why_not_.empty()) notice(why_not_);
           sendAllAway(interrupted);
           throw;
         }
         failed_at_ = Clock::now();
         startAgain(sendEndingNodesAway(), /*was_lost=*/false);
       } catch (const Error& error) {
-        if (!goesOnAfter(static_cast<int>(error.code()))) {
+        const auto* const failed = dynamic_cast<const JobFailed*>(&error);
+        const bool leaves_out = failed != nullptr && mayLeaveOut(static_cast<int>(error.code()));
+        if (!leaves_out && !goesOnAfter(static_cast<int>(error.code()))) {
           sendAllAway(error);
           if (error.code() == ErrorCode::kOutOfMemory && left_ > 0 && has_started_) failForMemory(error);
           throw;
         }
         checkSignals();
-        const auto* const failed = dynamic_cast<const JobFailed*>(&error);
         failed_at_ = failed != nullptr ? failed->began() : Clock::now();
-        if (error.code() == ErrorCode::kNotANumber)
+        if (leaves_out)
+          leaveOut(error);
+        else if (error.code() == ErrorCode::kNotANumber)
           goBack(error.message());
         else if (error.code() == ErrorCode::kNoGoodCheckpoint)
           giveUpCheckpoint(error.message());
@@ -82,21 +95,68 @@ class Restarts {
 
  private:
   // Asked by the pool too, before it lets its nodes go.
-  bool goesOnAfter(int code) const {
+  bool goesOnAfter(int code) {
+    const bool was_asked = code == static_cast<int>(ErrorCode::kRequeue) || code > 128;  // JobInterrupted
     if (code == static_cast<int>(ErrorCode::kNotANumber))
       return options_.rewinds && has_started_ && newest_step_ > step_of_rewind_;
     if (code == static_cast<int>(ErrorCode::kNoGoodCheckpoint)) return hasOlderCheckpoint();
     if (left_ == 0 || !has_started_) return false;
-    if (code != static_cast<int>(ErrorCode::kRequeue))
-      return mayBeStartedAgain(static_cast<ErrorCode>(code), newest_step_ > step_of_attempt_);
+    if (!was_asked) return mayBeStartedAgain(static_cast<ErrorCode>(code), newest_step_ > step_of_attempt_);
     if (spec_.nodes == nullptr || spec_.nodes->wasAskedItself()) return false;
     const std::vector<JoinedNode>& nodes = spec_.nodes->nodes();
-    return std::any_of(nodes.begin(), nodes.end(), [](const JoinedNode& node) { return node.ending; }) &&
-           choose().has_value();
+    if (std::none_of(nodes.begin(), nodes.end(), [](const JoinedNode& node) { return node.ending; }))
+      return false;
+    const std::string lack = whatEndingNodesHaveAlone();
+    if (!lack.empty()) why_not_ = fmt::format("{}: the job cannot go on without it, and ends", lack);
+    return lack.empty() && choose().has_value();
   }
 
   void sendAllAway(const Error& error) const {
-    if (spec_.nodes != nullptr) spec_.nodes->dismiss(static_cast<int>(error.code()), error.message());
+    if (spec_.nodes == nullptr) return;
+    const auto* const interrupted = dynamic_cast<const JobInterrupted*>(&error);
+    spec_.nodes->dismiss(interrupted != nullptr ? interrupted->exitCode() : static_cast<int>(error.code()),
+                         error.message());
+  }
+
+  // Nodes with ranks in this attempt, and in none before it that came as far as having loaded all.
+  std::vector<int> newcomers() const {
+    std::vector<int> numbers;
+    for (const int number : std::set<int>(spec_.node_of_rank.begin(), spec_.node_of_rank.end())) {
+      if (spec_.nodes->isHere(number) && !proven_.contains(spec_.nodes->nodes()[number].control_rank))
+        numbers.push_back(number);
+    }
+    return numbers;
+  }
+
+  // Whether it may be for a newcomer's files or disk that this attempt has ended so: the others have shown
+  // that theirs are good.
+  bool mayLeaveOut(int code) const {
+    if (proven_.empty() || loaded_ >= std::ssize(spec_.node_of_rank) || left_out_ >= kMostLeftOut)
+      return false;
+    const auto error = static_cast<ErrorCode>(code);
+    const bool is_of_files = error == ErrorCode::kVersionMismatch || error == ErrorCode::kMissingInput ||
+                             error == ErrorCode::kConfiguration || error == ErrorCode::kDiskFull;
+    return is_of_files && !newcomers().empty();
+  }
+
+  // Those newcomers that the error names; all where it names none.
+  void leaveOut(const Error& error) {
+    NodePool& nodes = *spec_.nodes;
+    std::vector<int> out = newcomers();
+    const auto isNamed = [&](int number) {
+      return error.message().find(nodes.nameOf(number)) != std::string::npos;
+    };
+    if (std::ranges::any_of(out, isNamed)) std::erase_if(out, [&](int number) { return !isNamed(number); });
+    std::string names;
+    for (const int number : out) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", nodes.nameOf(number));
+      nodes.sendAway(number, static_cast<int>(error.code()),
+                     fmt::format("the job goes on without this node: {}", error.message()));
+    }
+    left_out_ += static_cast<int>(out.size());
+    forgetProcesses();
+    const std::string where = chooseAgain(error.message());
+    notice(fmt::format("left out: {}: {}{}", names, error.message(), where));
   }
 
   std::string sendEndingNodesAway() {
@@ -104,8 +164,10 @@ class Restarts {
     for (int number = 0; number < std::ssize(spec_.nodes->nodes()); ++number) {
       if (!spec_.nodes->isHere(number) || !spec_.nodes->nodes()[number].ending) continue;
       names += fmt::format("{}{}", names.empty() ? "" : ", ", spec_.nodes->nameOf(number));
-      spec_.nodes->sendAway(number, static_cast<int>(ErrorCode::kRequeue),
-                            "what it had is saved; the job goes on without it");
+      spec_.nodes->sendAway(
+          number, static_cast<int>(ErrorCode::kRequeue),
+          fmt::format("{}the job goes on without it",
+                      newestCheckpoint(spec_.checkpoint.directory).empty() ? "" : "what it had is saved; "));
     }
     return fmt::format("{} was asked to end", names);
   }
@@ -113,7 +175,7 @@ class Restarts {
   void checkSignals() {
     const int signal = spec_.signals == nullptr ? 0 : spec_.signals->take();
     if (signal == 0) return;
-    const JobInterrupted interrupted(signal, std::string());
+    const JobInterrupted interrupted(signal, newestCheckpoint(spec_.checkpoint.directory));
     sendAllAway(interrupted);
     throw interrupted;
   }
@@ -184,34 +246,85 @@ class Restarts {
     return std::nullopt;
   }
 
-  // Sets the job's plan and places. What people should know of them, as the end of a line.
-  std::string chooseAgain(const std::string& why) {
+  // Of what the job goes on from, parts that are on nobody's disk but those of nodes that were asked to end.
+  std::string whatEndingNodesHaveAlone() const {
+    const std::optional<NextCheckpoint> next = nextCheckpoint(spec_.checkpoint);
+    if (!next) return "";
+    std::set<std::string> hosts;
+    for (const JoinedNode& node : spec_.nodes->nodes()) {
+      if (node.control_rank >= 0 && !node.ending) hosts.insert(node.host);
+    }
+    const std::vector<int> lacked = lackedWith(*next, hosts);
+    return lacked.empty() ? "" : describeLacked(next->checkpoint, lacked);
+  }
+
+  // A plan, and places for it. Waits for nodes where those that are here are too few, or lack a part of what
+  // the job goes on from: an older checkpoint that they have would lose work that is there.
+  FewerPlan awaitChoice(const std::string& why) {
     NodePool& nodes = *spec_.nodes;
-    nodes.callRoll(why, hear_);
-    std::optional<FewerPlan> chosen = choose();
-    if (!chosen) notice(describeShortage(why));
     const Clock::time_point end = Clock::now() + nodes.wait();
-    for (; !chosen; chosen = choose()) {
+    std::optional<std::vector<int>> asked;  // control ranks of the nodes
+    std::optional<FewerPlan> chosen;
+    std::optional<NextCheckpoint> next;
+    std::vector<int> lacked;
+    for (std::string said;;) {
+      std::vector<int> here;
+      for (const JoinedNode& node : nodes.nodes()) here.push_back(node.control_rank);
+      if (asked != here) {
+        asked = std::move(here);
+        next = nextCheckpoint(spec_.checkpoint);
+        lacked = next ? lackedByNodes(*next, nodes, hear_) : std::vector<int>();
+        chosen = lacked.empty() ? choose() : std::nullopt;
+      }
+      if (chosen) return *chosen;
+      const std::string text = lacked.empty() ? describeShortage(why) : describeLack(*next, lacked, why);
+      if (text != said) notice(said = text);
       checkSignals();
       if (Clock::now() >= end) {
+        if (!lacked.empty()) giveUp(ErrorCode::kRequeue, describeEndOfWait(*next, lacked, why));
         giveUp(ErrorCode::kPeerUnavailable,
                fmt::format("no node has joined within {} s after this: {}", nodes.wait().count(), why));
       }
       nodes.listen(kListen, hear_);
     }
-    spec_.plan_directory = chosen->directory;
-    spec_.node_of_rank = chosen->node_of_rank;
-    spec_.evaluation = chosen->evaluation;
-    std::set<int> used(chosen->node_of_rank.begin(), chosen->node_of_rank.end());
+  }
+
+  std::string describeLack(const NextCheckpoint& next, const std::vector<int>& lacked,
+                           const std::string& why) const {
+    return fmt::format("{}; {}: waiting {} s for a node there: {}", why,
+                       describeLacked(next.checkpoint, lacked), spec_.nodes->wait().count(),
+                       spec_.nodes->joinCommand());
+  }
+
+  std::string describeEndOfWait(const NextCheckpoint& next, const std::vector<int>& lacked,
+                                const std::string& why) const {
+    return fmt::format(
+        "{}, and no node has come with it within {} s after this: {}. The same command goes on when that "
+        "host is there again, or has been copied from: {}. If its disk is lost, name another --checkpoint "
+        "folder to begin anew, best one that all hosts share",
+        describeLacked(next.checkpoint, lacked), spec_.nodes->wait().count(), why,
+        describeElsewhere(next.checkpoint, lacked));
+  }
+
+  // Sets the job's plan and places. What people should know of them, as the end of a line.
+  std::string chooseAgain(const std::string& why) {
+    NodePool& nodes = *spec_.nodes;
+    nodes.callRoll(why, hear_);
+    const FewerPlan chosen = awaitChoice(why);
+    spec_.plan_directory = chosen.directory;
+    spec_.plan_mark = marks_.at(chosen.directory);
+    spec_.node_of_rank = chosen.node_of_rank;
+    spec_.evaluation = chosen.evaluation;
+    std::set<int> used(chosen.node_of_rank.begin(), chosen.node_of_rank.end());
     std::string names;
     for (const int number : used)
       names += fmt::format("{}{}", names.empty() ? "" : ", ", nodes.nameOf(number));
     return fmt::format(
         "; going on on {}{}", names,
-        chosen->directory == whole_.directory
+        chosen.directory == whole_.directory
             ? ""
-            : fmt::format(" with the plan for {}, {}", counted(std::ssize(chosen->node_of_rank), "device"),
-                          chosen->directory));
+            : fmt::format(" with the plan for {}, {}", counted(std::ssize(chosen.node_of_rank), "device"),
+                          chosen.directory));
   }
 
   std::string describeShortage(const std::string& why) const {
@@ -229,6 +342,7 @@ class Restarts {
     has_started_ |= event.kind == JobProgress::Kind::kStarted;
     if (event.kind == JobProgress::Kind::kEvaluated) evaluated_step_ = event.step;
     if (event.kind == JobProgress::Kind::kStarted) noteProcess(event);
+    if (event.kind == JobProgress::Kind::kLoaded) noteLoaded();
     if (event.kind == JobProgress::Kind::kResumed) resumed_step_ = event.step;
     if (event.kind == JobProgress::Kind::kCheckpoint) spec_.checkpoint.before = INT64_MAX;
     if (event.kind == JobProgress::Kind::kStep) {
@@ -239,6 +353,11 @@ class Restarts {
       }
     }
     if (progress_) progress_(event);
+  }
+
+  void noteLoaded() {
+    if (++loaded_ < std::ssize(spec_.node_of_rank) || spec_.nodes == nullptr) return;
+    for (const int number : spec_.node_of_rank) proven_.insert(spec_.nodes->nodes()[number].control_rank);
   }
 
   void noteProcess(const JobProgress& started) {
@@ -258,12 +377,16 @@ class Restarts {
 
   void lose(const std::string& why) {
     restart_.clear();
-    if (!pids_.empty()) pids_before_ = std::exchange(pids_, {});
-    stayed_ = 0;
+    forgetProcesses();
     if (lost_at_) endRestart("; and again before a step was done");
     step_of_last_restart_ = newest_step_;
     lost_at_ = failed_at_;
     lost_ = why;
+  }
+
+  void forgetProcesses() {
+    if (!pids_.empty()) pids_before_ = std::exchange(pids_, {});
+    stayed_ = 0;
   }
 
   double secondsSinceLoss() const { return std::chrono::duration<double>(Clock::now() - *lost_at_).count(); }
@@ -287,6 +410,7 @@ class Restarts {
   JobSpec spec_;
   const FewerPlan whole_;
   const RestartOptions& options_;
+  std::map<std::string, std::string> marks_;  // planMark by plan directory, when the job began
   int left_;
   const JobProgressCallback& progress_;
   const JobProgressCallback hear_;
@@ -299,6 +423,10 @@ class Restarts {
   int64_t step_of_last_restart_ = -1;
   int64_t step_of_rewind_ = -1;  // newest_step_ when the job went back last
   int fruitless_ = 0;
+  int64_t loaded_ = 0;                        // ranks, in this attempt
+  std::set<int> proven_;                      // control ranks of nodes that took part when all had loaded
+  int left_out_ = 0;                          // nodes
+  std::string why_not_;                       // this attempt, which nodes were asked to end, is the last one
   Clock::time_point failed_at_;               // the last attempt
   std::optional<Clock::time_point> lost_at_;  // until a step is done again
   std::string lost_;                          // what

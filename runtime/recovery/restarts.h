@@ -44,14 +44,22 @@ bool mayBeStartedAgain(ErrorCode code, bool has_new_step);
 //
 // With nodes (`spec.nodes`, whose pool takes spares): on those that are left. Ranks of a node that is gone
 // move to one that has joined meanwhile, or to free devices; where all are too few for the plan, one of
-// `options.fewer` is run; else it waits for a node to join, as long as for the first ones. A node that has
-// come back is used from the next restart on. A node that was asked to end (SIGTERM) has been saved for, and
-// is left out; the coordinator that was asked itself ends.
+// `options.fewer` is run; else it waits for a node to join, as long as for the first ones. So it does where
+// only hosts that are gone have some part of the newest checkpoint, on disks of their own
+// (checkpoint_parts.h). A node that has come back is used from the next restart on. A node that was asked to
+// end (SIGTERM) has been saved for, and is left out, unless it alone has such a part: then the job ends; the
+// coordinator that was asked itself ends. A node that had no part in the job before, and with which it cannot
+// start (other files, files that it lacks), is sent away, and the job goes on without it: no restart.
+//
+// All attempts are of the plan that the first one had, or of one of `options.fewer`: where another plan has
+// been put into such a folder since (`plan -o`), the job ends with kVersionMismatch, and its checkpoints
+// stay.
 //
 // `progress` hears of each restart: a notice with what was lost and where it goes on, and one with how long
 // it took from the loss (JobFailed::began) until a step was done again. The result is that of the last
 // attempt: `steps` begins behind `resumed_step`. Errors: as runJob; what is lost after the last restart, as
-// it is; kNoProgress; kPeerUnavailable where no node joins.
+// it is; kNoProgress; kPeerUnavailable where no node joins, kRequeue where no host has come back with a part
+// of the checkpoint.
 JobResult runWithRestarts(const JobSpec& spec, const RestartOptions& options,
                           const JobProgressCallback& progress);
 

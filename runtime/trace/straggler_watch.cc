@@ -1,6 +1,7 @@
 #include "runtime/trace/straggler_watch.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "ir/base/error.h"
@@ -48,13 +49,22 @@ Straggler StragglerWatch::lookAt(RankId rank, double others_growth) const {
   return {rank, usual > 0 ? seconds / usual : 1, alike.empty(), seconds};
 }
 
-std::optional<Straggler> StragglerWatch::endSpan() {
+// How much slower the others are than before; alone it is its own measure. Its own growth is no part of it:
+// of two ranks it would be half of what is usual.
+double StragglerWatch::growthOfOthers(RankId rank) const {
   std::vector<double> growths;
-  for (const Rank& rank : ranks_) growths.push_back(rank.best > 0 ? rank.sum / steps_ / rank.best : 1);
-  const double growth = median(growths);
+  for (const RankId other : ranks_.ids()) {
+    if (other == rank && ranks_.size() > 1) continue;
+    growths.push_back(ranks_[other].best > 0 ? ranks_[other].sum / steps_ / ranks_[other].best : 1);
+  }
+  return median(std::move(growths));
+}
+
+std::optional<Straggler> StragglerWatch::endSpan() {
   std::optional<Straggler> worst;
   for (const RankId id : ranks_.ids()) {
     Rank& rank = ranks_[id];
+    const double growth = growthOfOthers(id);
     const Straggler found = lookAt(id, growth > kGrown ? growth : 1);
     const bool is_slow = found.times >= kSlow;
     if (is_slow && rank.was_slow && !rank.was_told && (!worst || found.times > worst->times)) worst = found;

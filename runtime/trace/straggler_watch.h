@@ -34,6 +34,7 @@ class StragglerWatch {
     bool was_told = false;
   };
   std::optional<Straggler> endSpan();
+  double growthOfOthers(RankId rank) const;
   Straggler lookAt(RankId rank, double others_growth) const;
 
   IdVector<RankId, size_t> kinds_;

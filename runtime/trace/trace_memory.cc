@@ -26,10 +26,7 @@ shm::Mapping openTraceMemory(int descriptor, size_t bytes) {
   if (flags < 0 || ::fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC) < 0) {
     fail(ErrorCode::kConfiguration, "descriptor {} for the trace is not open in this process", descriptor);
   }
-  if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    fail(ErrorCode::kOutOfMemory, "cannot size the memory for a trace to {} bytes: {}", bytes,
-         std::strerror(errno));
-  }
+  shm::sizeSegment(descriptor, bytes, "the memory for a trace");
   return shm::Mapping::map(descriptor, bytes, true, "the trace");
 }
 

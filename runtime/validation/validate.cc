@@ -10,8 +10,10 @@
 #include <set>
 #include <tuple>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
 #include "runtime/execute/dump.h"
+#include "runtime/identity/plan_mark.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/validation/update_check.h"
 
@@ -28,6 +30,24 @@ double norm(std::span<const double> elements) {
   double sum = 0;
   for (double x : elements) sum += x * x;
   return std::sqrt(sum);
+}
+
+// What is not finite on either side, and in the same way, becomes 0 on both. Whether there is any that may
+// not be: an output may have infinities (a mask).
+bool takeOutNotANumber(std::vector<double>& got, std::vector<double>& want, bool of_output = false) {
+  bool found = false;
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    const bool same_infinity = std::isinf(want[i]) && got[i] == want[i];
+    if (!same_infinity && !(std::isnan(got[i]) && std::isnan(want[i]))) continue;
+    got[i] = want[i] = 0;
+    found = found || !same_infinity || !of_output;
+  }
+  return found;
+}
+
+void clearNotANumber(std::vector<double>& elements) {
+  std::replace_if(
+      elements.begin(), elements.end(), [](double x) { return !std::isfinite(x); }, 0.0);
 }
 
 double largestDifference(std::span<const double> got, std::span<const double> want) {
@@ -96,16 +116,20 @@ class Comparison {
     }
     std::map<Result::Kind, KindTotal> totals;
     for (const Result& result : results) {
-      const std::vector<double> want = read(reference, result);
+      std::vector<double> want = read(reference, result);
+      clearNotANumber(want);
       KindTotal& total = totals[result.kind];
       total.squares += std::pow(norm(want), 2);
       total.size += std::ssize(want);
     }
     for (const Result& result : results) {
-      const std::vector<double> got = read(planned, result);
-      const std::vector<double> want = read(reference, result);
+      std::vector<double> got = read(planned, result);
+      std::vector<double> want = read(reference, result);
       PIPESHARD_CHECK(got.size() == want.size(), "{} has {} elements, on one device {}",
                       dumpTensorName(result), got.size(), want.size());
+      if (result.kind == Result::Kind::kLoss)
+        report_.steps.push_back({got.at(0), want.at(0), step, result.update});
+      const bool not_a_number = takeOutNotANumber(got, want, result.kind == Result::Kind::kOutput);
       const KindTotal& total = totals[result.kind];
       TensorComparison entry = describe(comparedKind(result.kind), result, step);
       entry.error = relativeError(got, want, std::sqrt(total.squares), total.size, spec_.floor);
@@ -113,9 +137,7 @@ class Comparison {
       const bool of_update =
           result.kind == Result::Kind::kParameter || result.kind == Result::Kind::kOptimizerState;
       entry.bound = of_update && spec_.adaptive ? kInfinity : spec_.bound;
-      report_.tensors.push_back(std::move(entry));
-      if (result.kind == Result::Kind::kLoss)
-        report_.steps.push_back({got.at(0), want.at(0), step, result.update});
+      add(std::move(entry), not_a_number);
     }
   }
 
@@ -140,12 +162,13 @@ class Comparison {
       if (want == wants.end()) continue;
       std::vector<double> got = read(reference, result);
       for (double& element : got) element /= scale;
+      std::vector<double> of_file = want->second;
+      const bool not_a_number = takeOutNotANumber(got, of_file);
       TensorComparison entry = describe(ComparedKind::kImportedGradient, result, 1);
-      entry.error = relativeError(got, want->second, std::sqrt(total.squares), total.size, spec_.floor);
-      entry.largest_difference =
-          got.size() == want->second.size() ? largestDifference(got, want->second) : kInfinity;
+      entry.error = relativeError(got, of_file, std::sqrt(total.squares), total.size, spec_.floor);
+      entry.largest_difference = got.size() == of_file.size() ? largestDifference(got, of_file) : kInfinity;
       entry.bound = spec_.imported_bound;
-      report_.tensors.push_back(std::move(entry));
+      add(std::move(entry), not_a_number);
     }
   }
 
@@ -161,9 +184,11 @@ class Comparison {
     for (const Result& result : update.results()) {
       if (!isUpdated(result)) continue;
       const bool parameter = result.kind == Result::Kind::kParameter;
-      const std::vector<double> got = read(planned, result);
-      const std::vector<double> want = contentOf(update, result);
-      const std::vector<double> old = doublesBefore(before, update, result);
+      std::vector<double> got = read(planned, result);
+      std::vector<double> want = contentOf(update, result);
+      std::vector<double> old = doublesBefore(before, update, result);
+      const bool not_a_number = takeOutNotANumber(got, want);
+      if (not_a_number) clearNotANumber(old);
       TensorComparison entry =
           describe(parameter ? ComparedKind::kUpdatedParameter : ComparedKind::kUpdatedState, result, step);
       const double unit = unitOf(update, result);
@@ -173,7 +198,7 @@ class Comparison {
                         : largestStateDifference(got, want, old, unit);
       entry.largest_difference = largestDifference(got, want);
       entry.bound = spec_.update_bound;
-      report_.tensors.push_back(std::move(entry));
+      add(std::move(entry), not_a_number);
     }
     for (const Result& result : update.results()) {
       if (isUpdated(result)) adopt(planned, result, update);
@@ -185,6 +210,14 @@ class Comparison {
   }
 
  private:
+  // `not_a_number`: the entry compares the rest alone.
+  void add(TensorComparison entry, bool not_a_number) {
+    if (not_a_number && entry.passed()) {
+      entry.not_a_number = true;
+      entry.error = entry.largest_difference = kInfinity;
+    }
+    report_.tensors.push_back(std::move(entry));
+  }
   static std::optional<double> measureOf(const StepDump& dump, const char* name) {
     const std::string tensor = dumpTensorName({Result::Kind::kMeasure, name, "", {}});
     if (!dump.has(tensor)) return std::nullopt;
@@ -337,45 +370,6 @@ double largestStateDifference(std::span<const double> got, std::span<const doubl
       [&](size_t i) { return std::abs(want[i]); });
 }
 
-std::string_view comparedKindName(ComparedKind kind) {
-  switch (kind) {
-    case ComparedKind::kLoss: return "loss";
-    case ComparedKind::kGradient: return "gradient";
-    case ComparedKind::kParameter: return "parameter";
-    case ComparedKind::kOptimizerState: return "optimizer state";
-    case ComparedKind::kForwardState: return "forward state";
-    case ComparedKind::kOutput: return "output";
-    case ComparedKind::kMeasure: return "measure";
-    case ComparedKind::kUpdatedParameter: return "updated parameter";
-    case ComparedKind::kUpdatedState: return "updated state";
-    case ComparedKind::kImportedGradient: return "gradient in the file";
-  }
-  return "unknown";
-}
-
-bool ValidationReport::withinBounds() const {
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [](const TensorComparison& tensor) { return tensor.passed(); });
-}
-
-bool ValidationReport::passed() const {
-  if (withinBounds()) return true;
-  if (!in_float64 || !in_float64->passed) return false;
-  const std::optional<OwnRounding>& own = in_float64->own;
-  return mayBeRounding(*this, own.has_value()) && (!own || own->explains());
-}
-
-bool mayBeRounding(const ValidationReport& report, bool is_narrow) {
-  const double most = is_narrow ? std::numeric_limits<double>::max() : 0.05;
-  return !report.withinBounds() &&
-         std::all_of(report.tensors.begin(), report.tensors.end(), [most](const TensorComparison& tensor) {
-           const bool is_exact = tensor.kind == ComparedKind::kUpdatedParameter ||
-                                 tensor.kind == ComparedKind::kUpdatedState ||
-                                 tensor.kind == ComparedKind::kImportedGradient;
-           return tensor.passed() || (!is_exact && tensor.error <= most);
-         });
-}
-
 void setPromisedBounds(DataType precision, ValidateSpec& spec) {
   spec.bound = precision == DataType::kFloat64 ? 1e-11 : isHalf(precision) ? 1e-1 : 1e-5;
   spec.update_bound = precision == DataType::kFloat64 ? 1e-12 : 1e-6;
@@ -424,17 +418,30 @@ void checkDiskSpace(const ValidateSpec& spec, const Program& reference) {
   const auto available = static_cast<double>(std::filesystem::space(spec.work_directory).available);
   if (needed > available) {
     fail(ErrorCode::kDiskFull,
-         "comparing {} steps needs {:.1f} GB in {}, which has {:.1f} GB free; take fewer --steps, or set "
-         "TMPDIR to a larger disk",
-         spec.planned.steps, needed / 1e9, spec.work_directory, available / 1e9);
+         "comparing {} steps needs {} in {}, which has {} free; take fewer --steps, or name a folder on a "
+         "larger disk with --dump",
+         spec.planned.steps, formatBytes(static_cast<int64_t>(std::min(needed, 0x1p62))), spec.work_directory,
+         formatBytes(static_cast<int64_t>(std::min(available, 0x1p62))));
   }
+}
+
+// planMark of each plan directory.
+std::map<std::string, std::string> marksOf(const ValidateSpec& spec) {
+  std::map<std::string, std::string> marks;
+  for (const std::string& directory :
+       {spec.planned.plan_directory, spec.reference.plan_directory, spec.imported}) {
+    if (!directory.empty()) marks[directory] = planMark(directory);
+  }
+  return marks;
 }
 
 }  // namespace
 
 ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress) {
   ValidationReport report;
+  const std::map<std::string, std::string> marks = marksOf(spec);
   const auto run = [&](JobSpec job, const std::string& what) {
+    job.plan_mark = marks.at(job.plan_directory);
     job.dump_directory = spec.work_directory + "/" + what;
     job.dump = {.gradients = true, .parameters = true, .states = true, .outputs = true};
     return runJob(job, [&](const JobProgress& event) {

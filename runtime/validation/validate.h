@@ -22,103 +22,16 @@
 // the gradients of the next.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "ir/base/data_type.h"
 #include "runtime/job/job.h"
+#include "runtime/validation/validation_report.h"
 
 namespace pipeshard {
-
-enum class ComparedKind : uint8_t {
-  kLoss,
-  kGradient,
-  kParameter,       // against the single device's, by the measure
-  kOptimizerState,  // likewise
-  kForwardState,    // likewise (running statistics)
-  kOutput,          // likewise (a forward-only step)
-  kMeasure,         // likewise (the norm of all gradients)
-  // on identical gradients: the change in this step, element by element (largestUpdateDifference)
-  kUpdatedParameter,
-  // the single device's, in the first step, against those that the model was exported with, by the measure
-  kImportedGradient,
-  kUpdatedState,  // on identical gradients: the state after this step (largestStateDifference)
-};
-std::string_view comparedKindName(ComparedKind kind);
-
-struct TensorComparison {
-  ComparedKind kind = ComparedKind::kGradient;
-  std::string name;   // the model's name of the parameter; "loss"
-  std::string state;  // of optimizer states
-  int step = 0;       // 1-based
-  // of losses and gradients where a step is a window of several updates: which of them, from 0 on
-  int update = -1;
-  int microbatch = -1;            // of outputs
-  double error = 0;               // as above; NaN in either tensor counts as infinity
-  double largest_difference = 0;  // largest |got - want|
-  double bound = 0;               // infinity: shown, but not decisive
-  bool passed() const { return error <= bound; }
-};
-
-// Of a step, or of an update where a step is a window of several.
-struct StepComparison {
-  double loss = 0;            // planned
-  double reference_loss = 0;  // one device
-  int step = 0;
-  int update = -1;
-};
-
-// What rounding to a narrow type does to a tensor that is beyond its bound
-// (runtime/validation/own_rounding.h).
-struct OwnRounding {
-  std::string name;
-  double error = 0;  // between planned job and single device
-  double own = 0;    // between the single device and what it computes in float64; the worst gradient's
-  // Two that round apart, each by so much, differ by about 1.4 times that, and by less than 3 times. By no
-  // more than 0.75, whatever one device rounds: a gradient that is lost, or counted twice, is 1 away, and
-  // some of what narrow types do (copies of weights, sums of theirs) is not there in float64. One device that
-  // gives no numbers explains nothing.
-  bool explains() const { return std::isfinite(own) && error <= std::min(3 * own, 0.75); }
-};
-
-// What the same plan came to in float64, where a narrower type went beyond its bounds: rounding is a
-// billionth there, and a wrong cut as wrong as before.
-struct Float64Check {
-  bool passed = false;  // by float64's own bounds
-  int64_t compared = 0;
-  TensorComparison worst;
-  // Of bfloat16 and float16: the tensor that one device's own rounding explains least. float32's has a limit
-  // instead (mayBeRounding).
-  std::optional<OwnRounding> own = {};
-};
-
-struct ValidationReport {
-  std::vector<StepComparison> steps;
-  // Numbers of steps that both sides have left out, as their gradients were not finite (float16). They change
-  // nothing, which is compared; their losses and gradients are not.
-  std::vector<int> left_out;
-  std::vector<TensorComparison> tensors;  // worst (error / bound) first, ties by kind, name and step
-  int ranks = 0;
-  JobResult planned;
-  JobResult reference;
-  std::optional<Float64Check> in_float64;  // nothing: it was not looked at, or there was no need
-  bool withinBounds() const;
-  // So it is, or rounding alone is beyond its bounds: mayBeRounding, it passed in float64, and one device
-  // rounds as much where the type is narrow.
-  bool passed() const;
-};
-
-// Something is beyond its bounds, but only what rounding can reach (not updates on identical gradients, nor
-// one device against the gradients in the file), and, in float32, by no more than rounding makes (0.05 of a
-// tensor's norm; a gradient left out is 1).
-bool mayBeRounding(const ValidationReport& report, bool is_narrow = false);
 
 struct ValidateSpec {
   JobSpec planned;    // its dump settings are overridden
@@ -141,8 +54,8 @@ struct ValidateSpec {
 // as much, since an error of 1 is that of a gradient of zeros.
 void setPromisedBounds(DataType precision, ValidateSpec& spec);
 
-// Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal). Failures of a job are its
-// errors.
+// Runs both jobs and compares. A tensor that one side lacks is an Error(kInternal); a plan that was replaced
+// between two jobs, kVersionMismatch. Failures of a job are its errors.
 ValidationReport validate(const ValidateSpec& spec, const std::function<void(const std::string&)>& progress);
 
 // Of parameters after and `before` an update: the largest difference between the two changes, relative to the

@@ -84,11 +84,11 @@ start_long_job() {
   srun --ntasks-per-node=1 "$pipeshard" node run $folder/plan --steps 10000000 >$folder/out.txt 2>$folder/err.txt &
   step=$!
   local tries
-  for ((tries = 0; tries < 200; ++tries)); do
+  for ((tries = 0; tries < 600; ++tries)); do
     grep -q '^step' $folder/out.txt && return
     sleep 0.1
   done
-  die "no step within 20 seconds"
+  die "no step within 60 seconds"
 }
 
 case_slurm_worker_killed() {

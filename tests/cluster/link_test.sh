@@ -100,17 +100,17 @@ wait_for_step() {
   local tries
   for ((tries = 0; ; ++tries)); do
     grep -q '^step' $folder/job.out && break
-    [ $tries -lt 200 ] || die "no step within 20 seconds"
+    [ $tries -lt 600 ] || die "no step within 60 seconds"
     sleep 0.1
   done
 }
 
 test_glitch() {
   plan
-  start_job run $folder/plan --steps 300 --seed 5
+  start_job run $folder/plan --steps 1500 --seed 5
   end_well
   mv $folder/job.out $folder/calm.out
-  start_job run $folder/plan --steps 300 --seed 5 --patience 30
+  start_job run $folder/plan --steps 1500 --seed 5 --patience 30
   wait_for_step
   local start
   start=$(now)

@@ -56,7 +56,7 @@ make_plan() {
 # (coordinator: its own). Its exit code is that of the coordinator's command.
 run() {
   local steps=$1 first=${2:-0} second=${3:-1} code=0
-  rm -f "$work/job.key"
+  rm -f "$work/job.key" "$work/run.out"
   on "$first" "$pipeshard" node --key-file "$work/job.key" --wait "$wait" --index 0 >"$work/node0.out" 2>"$work/node0.err" &
   local node0=$!
   on "$second" "$pipeshard" node --key-file "$work/job.key" --wait "$wait" --index 1 >"$work/node1.out" 2>"$work/node1.err" &
@@ -88,13 +88,15 @@ compare() {
 
 # Every third time at the start of the attempt, else after a checkpoint.
 kill_one() {
-  local found tries=0
+  local found
   if [ $((RANDOM % 3)) -gt 0 ]; then
-    until grep -q "checkpoint: " "$work/run.err" || [ $((++tries)) -gt 300 ]; do sleep 0.02; done
+    until grep -qs "^checkpoint: " "$work/run.out" || ! kill -0 "${pids[0]}" 2>/dev/null; do sleep 0.02; done
   fi
   sleep "0.$((RANDOM % 5))$((RANDOM % 10))"
-  mapfile -t found < <(pgrep -f "$work/job" || true)
-  [ ${#found[@]} -gt 0 ] || return 0
+  until mapfile -t found < <(pgrep -f "$work/job") && [ ${#found[@]} -gt 0 ]; do
+    kill -0 "${pids[0]}" 2>/dev/null || return 0
+    sleep 0.02
+  done
   kill -KILL "${found[$((RANDOM % ${#found[@]}))]}" 2>/dev/null || true
 }
 
@@ -258,12 +260,18 @@ case $case in
       rm -rf "$work"/disk?/* "$work/all" "$work/whole" "$plan"
       make_plan --stages $stages
       killer=kill_one
+      struck=0
       for ((round = 0; round < rounds; ++round)); do
         code=0
         run $last || code=$?
-        case $code in 0 | 69 | 137) ;; *) fail "exit code $code after a kill" ;; esac
+        case $code in
+          0) ;;
+          69 | 137) struck=1 ;;
+          *) fail "exit code $code after a kill" ;;
+        esac
       done
       killer=
+      [ $struck -eq 1 ] || fail "no kill met a job that was at work"
       run $last || fail "the last run"
       compare
     done

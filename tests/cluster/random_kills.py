@@ -26,6 +26,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 JOB_LIMIT = 15.0  # seconds from the fault until all processes have ended
 WORKER_STOP_LIMIT = 10.0
+WORKER_KILL_LIMIT = 5.0
 NODE_WAIT = "6"  # seconds that a coordinator or daemon waits for the others
 INFORMATION = re.compile(
     r"^(.* \.\.\.|waiting for \d+ nodes?; start on each host: .*|node \d+ joined: host \S+, pid \d+"
@@ -199,8 +200,9 @@ class Job:
 class Round:
     """One fault in one job, and what must be seen of it."""
 
-    def __init__(self, job, dice, typical_seconds):
+    def __init__(self, job, dice, typical_seconds, slack):
         self.job = job
+        self.slack = slack
         self.faults = []  # what is wrong
         self.delay = dice.uniform(0, 1.05 * typical_seconds)
         candidates = [fault for fault in FAULTS if fault[0] != "daemon" or job.daemons]
@@ -246,9 +248,9 @@ class Round:
         start = time.monotonic()
         if struck and self.signal == signal.SIGSTOP and self.victim != "worker":
             self.resume_later(start)
-        if not wait_until(self.job.all_ended, JOB_LIMIT - (time.monotonic() - start)):
+        if not wait_until(self.job.all_ended, JOB_LIMIT + self.slack - (time.monotonic() - start)):
             left = [process.args[1] for process in self.job.processes() if process.poll() is None]
-            self.wrong(f"still running {JOB_LIMIT:.0f} s later: {', '.join(left)}")
+            self.wrong(f"still running {JOB_LIMIT + self.slack:.0f} s later: {', '.join(left)}")
             return struck
         self.seconds = time.monotonic() - start
         if struck:
@@ -265,8 +267,8 @@ class Round:
         """A coordinator goes on before it is missed; a daemon when the job has ended without it, and without the workers it had."""
         if self.victim == "coordinator":
             time.sleep(0.5)
-        elif wait_until(lambda: self.job.coordinator.poll() is not None, JOB_LIMIT - (time.monotonic() - start)):
-            if not wait_until(lambda: not self.job.workers(), 5):
+        elif wait_until(lambda: self.job.coordinator.poll() is not None, JOB_LIMIT + self.slack - (time.monotonic() - start)):
+            if not wait_until(lambda: not self.job.workers(), 5 + self.slack):
                 self.wrong("workers of a stopped daemon go on")
         os.kill(self.pid, signal.SIGCONT)
 
@@ -301,7 +303,7 @@ class Round:
         """The fault came too late to matter, or was only a pause of the coordinator."""
         if not self.job.finished():
             self.wrong("exit code 0, but the output is not complete")
-        if self.seconds > 5 and self.signal != signal.SIGSTOP:
+        if self.seconds > WORKER_KILL_LIMIT + self.slack and self.signal != signal.SIGSTOP:
             self.wrong(f"exit code 0, but {self.seconds:.1f} s after the fault: the job has not noticed it")
         if self.causes("coordinator.err"):
             self.wrong("exit code 0, but a complaint")
@@ -317,9 +319,9 @@ class Round:
             self.wrong(f"{len(causes)} lines of cause")
         if causes and f"stopped by {signal.Signals(self.signal).name}" not in causes[0]:
             self.wrong("the cause is not the signal")
-        # 75: told by the coordinator that it was stopped.
+        # 128 + the signal: told by the coordinator that it was stopped.
         for i, daemon in enumerate(self.job.daemons):
-            self.expect(f"daemon {i}", exit_code(daemon), 69, 75, *self.released(i))
+            self.expect(f"daemon {i}", exit_code(daemon), 69, 128 + self.signal, *self.released(i))
 
     def check_cause(self):
         causes = self.causes("coordinator.err")
@@ -338,23 +340,22 @@ class Round:
         name = f"rank {self.rank} " if self.rank is not None else f"node {self.index} " if self.index is not None else ""
         if name not in cause:
             self.wrong(f"the cause does not name {name}")
-        if self.victim == "worker" and self.signal == signal.SIGSTOP and self.seconds > WORKER_STOP_LIMIT:
+        if self.victim == "worker" and self.signal == signal.SIGSTOP and self.seconds > WORKER_STOP_LIMIT + self.slack:
             self.wrong(f"a stopped worker was noticed after {self.seconds:.1f} s")
-        if self.victim == "worker" and self.signal != signal.SIGSTOP and self.seconds > 5:
+        if self.victim == "worker" and self.signal != signal.SIGSTOP and self.seconds > WORKER_KILL_LIMIT + self.slack:
             self.wrong(f"a killed worker was noticed after {self.seconds:.1f} s")
 
     def check_leftovers(self):
-        if not wait_until(lambda: not living(), 5):
+        if not wait_until(lambda: not living(), 5 + self.slack):
             left = [f"{pid}: {' '.join(arguments_of(pid))[:150]}" for pid in living()]
             self.wrong("processes are left: " + "; ".join(left))
         if os.listdir("/dev/shm"):
             self.wrong(f"left in /dev/shm: {os.listdir('/dev/shm')}")
             for name in os.listdir("/dev/shm"):
                 os.unlink(os.path.join("/dev/shm", name))
-        if not wait_until(lambda: not sockets(), 5):
+        if not wait_until(lambda: not sockets(), 5 + self.slack):
             self.wrong(f"sockets are left: {sockets()}")
-        coordinator_killed = self.job.coordinator.returncode is not None and self.job.coordinator.returncode < 0
-        if not coordinator_killed:  # nobody could remove them
+        if self.job.coordinator.returncode != -signal.SIGKILL:  # then nobody could remove them
             if os.listdir(self.job.temporary):
                 self.wrong(f"left in the temporary folder: {os.listdir(self.job.temporary)}")
             if os.path.exists(self.job.key):
@@ -384,7 +385,7 @@ def run_sequence(options, sequence):
         job = dice.choices(jobs, [share for _, share, _, _ in jobs])[0]
         if job[0] not in typical:
             typical[job[0]] = measure(options.pipeshard, plans, job)
-        current = Round(Job(options.pipeshard, plans, job), dice, typical[job[0]])
+        current = Round(Job(options.pipeshard, plans, job), dice, typical[job[0]], options.slack)
         struck = current.run()
         quota -= struck or options.only is not None
         if not struck:
@@ -440,6 +441,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--slack", type=float, default=0.0, help="seconds added to all limits, for a machine that has other work, too")
     parser.add_argument("--no-nodes", action="store_true", help="only jobs on this machine, without node daemons")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--plans", help=argparse.SUPPRESS)

@@ -30,6 +30,11 @@ void expectFault(const CommandResult& result, int exit_code, const std::vector<s
 
 TEST(BadInput, MissingFile) { expectFault(validateFile("no/such/model.onnx"), 66, {"no/such/model.onnx"}); }
 
+TEST(BadInput, WordsThatAreUnknownOrExcludeEachOther) {
+  expectFault(runPipeshard({"frobnicate"}), 64, {"\"frobnicate\" is no subcommand", "--help"});
+  expectFault(validateFile("examples/mlp.onnx", {"--no-patterns", "--patterns", "on"}), 64, {"excludes"});
+}
+
 TEST(BadInput, Folder) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "x.onnx");

@@ -61,6 +61,13 @@ class CheckpointCommand : public ::testing::Test {
     return events;
   }
 
+  // Its step, by what a run has said; 0: none.
+  static int64_t newestCheckpoint(const std::string& said) {
+    const size_t line = said.rfind("checkpoint: ");
+    const size_t at = line == std::string::npos ? line : said.find("step-", line);
+    return at == std::string::npos ? 0 : std::atoll(said.c_str() + at + std::strlen("step-"));
+  }
+
   // The two newest checkpoints hold the same, bit for bit.
   void expectEqual(const std::string& a, const std::string& b) {
     const CommandResult compared = runPipeshard({"checkpoint", at(a), "--compare", at(b)});
@@ -154,18 +161,17 @@ TEST_F(CheckpointCommand, TheLogHasEveryStepOnce) {
 TEST_F(CheckpointCommand, AskedToEndItSavesAndCanBeRequeued) {
   const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
-    const std::string out = at(fmt::format("out{}", signal)), err = at(fmt::format("err{}", signal));
-    const pid_t pid = startPipeshard(
-        {"run", directory, "--steps", "500000", "--checkpoint", at("saved"), "--every", "1h"}, out, err);
-    ASSERT_TRUE(eventually([&] { return readFile(out).find("step ") != std::string::npos; },
-                           std::chrono::seconds(20)));
-    ::kill(pid, signal);
-    const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(30));
+    const CommandProcess process(
+        folder_.path(), fmt::format("run{}", signal),
+        {"run", directory, "--steps", "500000", "--checkpoint", at("saved"), "--every", "1h"});
+    ASSERT_TRUE(process.comes("/500000")) << process.errors();  // a step of its own
+    ::kill(process.pid(), signal);
+    const CommandResult ended = process.finish();
     EXPECT_EQ(ended.exit_code, 75) << ended.errors;
     EXPECT_THAT(ended.errors, HasSubstr("the same command goes on from it"));
     EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
+    EXPECT_EQ(ended.output.find("going on after step") != std::string::npos, signal != SIGTERM);
   }
-  EXPECT_THAT(readFile(at(fmt::format("out{}", SIGINT))), HasSubstr("going on after step"));
 }
 
 // Ten times a worker is killed; the weights at the end are those of a run without kills, bit for bit. The
@@ -175,31 +181,32 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
       plan("examples/gpt2.onnx", {"--cluster", "2x2", "--stages", "uniform:2", "--microbatches", "4"});
   constexpr int kSteps = 1500;
   ASSERT_EQ(run(directory, kSteps, "whole", {"--every", "1000"}).exit_code, 0);
-  const std::string out = at("out"), err = at("err");
-  const pid_t pid = startPipeshard({"run", directory, "--steps", std::to_string(kSteps), "--checkpoint",
-                                    at("killed"), "--every", "50", "--restarts", "10", "--log", at("log")},
-                                   out, err);
+  const CommandProcess process(folder_.path(), "run",
+                               {"run", directory, "--steps", std::to_string(kSteps), "--checkpoint",
+                                at("killed"), "--every", "50", "--restarts", "10", "--log", at("log")});
   int kills = 0;
   size_t stayed = 0;
   std::vector<pid_t> others;
   size_t seen = 0;               // of the output, when the one before was killed
   for (; kills < 10; ++kills) {  // each time after another checkpoint, or two
-    std::vector<pid_t> workers;
     const auto has_saved = [&] {
-      workers = workersOf(directory);
-      const std::string said = readFile(out);
-      return workers.size() == 4 && seen < said.size() &&
+      const std::string said = process.output();
+      return workersOf(directory).size() == 4 && seen < said.size() &&
              said.find("checkpoint: ", seen) != std::string::npos;
     };
-    if (!eventually(has_saved, std::chrono::seconds(20))) break;
+    if (!eventually(has_saved, kPatience)) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(37 * (kills % 5)));
+    const std::string said = process.output();
+    if (newestCheckpoint(said) > kSteps - 300) break;  // soon all is done
+    const std::vector<pid_t> workers = workersOf(directory);
+    if (workers.size() != 4) break;
     for (const pid_t other : others) stayed += std::count(workers.begin(), workers.end(), other);
     others = workers;
     others.erase(others.begin() + kills % 4);
-    std::this_thread::sleep_for(std::chrono::milliseconds(37 * (kills % 5)));
-    seen = readFile(out).size();
+    seen = said.size();
     ::kill(workers[kills % 4], SIGKILL);
   }
-  const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(120));
+  const CommandResult ended = process.finish(std::chrono::seconds(120));
   EXPECT_EQ(ended.exit_code, 0) << ended.errors;
   EXPECT_GE(kills, 5);
   EXPECT_GE(stayed, 2U * (kills - 1));  // of three; a busy machine may be too slow for one
@@ -225,41 +232,34 @@ TEST_F(CheckpointCommand, KilledWorkersCostStepsAndNothingElse) {
 // It is asked to leave the step that will not end, and cannot hear it.
 TEST_F(CheckpointCommand, AWorkerThatDoesNotAnswerIsReplacedWithTheOneThatIsLost) {
   const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
-  const std::string out = at("out"), err = at("err");
-  const pid_t pid = startPipeshard({"run", directory, "--steps", "100000000", "--checkpoint", at("saved"),
-                                    "--every", "50", "--restarts", "3"},
-                                   out, err);
-  const auto saves = [&] { return readFile(out).find("checkpoint: ") != std::string::npos; };
-  ASSERT_TRUE(eventually(saves, std::chrono::seconds(20)));
+  const CommandProcess process(folder_.path(), "run",
+                               {"run", directory, "--steps", "100000000", "--checkpoint", at("saved"),
+                                "--every", "50", "--restarts", "3"});
+  ASSERT_TRUE(process.comes("checkpoint: ")) << process.errors();
   const pid_t stopped = workersOf(directory, 0).at(0), lost = workersOf(directory, 1).at(0);
   ::kill(stopped, SIGSTOP);
   ::kill(lost, SIGKILL);
-  const auto goes_on = [&] {
-    return readFile(err).find("; 0 of 2 worker processes stayed") != std::string::npos;
-  };
-  EXPECT_TRUE(eventually(goes_on, std::chrono::seconds(20))) << readFile(err);
+  EXPECT_TRUE(process.comes("; 0 of 2 worker processes stayed")) << process.errors();
   EXPECT_NE(workersOf(directory, 0).at(0), stopped);
-  ::kill(pid, SIGTERM);
-  EXPECT_EQ(finishPipeshard(pid, out, err, std::chrono::seconds(20)).exit_code, 75);
+  ::kill(process.pid(), SIGTERM);
+  EXPECT_EQ(process.finish().exit_code, 75);
   EXPECT_THAT(processesMentioning(directory), ::testing::IsEmpty());
 }
 
 // Its memory is gone as soon as it begins: no restart gets further.
 TEST_F(CheckpointCommand, RestartsWithoutProgressEnd) {
   const std::string directory = plan("examples/mlp.onnx", {"--cluster", "1x2", "--stages", "uniform:2"});
-  const std::string out = at("out"), err = at("err");
-  const pid_t pid = startPipeshard({"run", directory, "--steps", "100000", "--checkpoint", at("saved"),
-                                    "--every", "1h", "--restarts", "100"},
-                                   out, err);
-  ASSERT_TRUE(
-      eventually([&] { return readFile(out).find("step ") != std::string::npos; }, std::chrono::seconds(20)));
+  const CommandProcess process(folder_.path(), "run",
+                               {"run", directory, "--steps", "100000", "--checkpoint", at("saved"), "--every",
+                                "1h", "--restarts", "100"});
+  ASSERT_TRUE(process.comes("step ")) << process.errors();
   // A worker that is killed as soon as it is seen has not done a step.
   const auto has_ended = [&] {
     for (const pid_t worker : workersOf(directory)) ::kill(worker, SIGKILL);
-    return readFile(err).find("no step was done") != std::string::npos;
+    return process.errors().find("no step was done") != std::string::npos;
   };
-  EXPECT_TRUE(eventually(has_ended, std::chrono::seconds(40)));
-  const CommandResult ended = finishPipeshard(pid, out, err, std::chrono::seconds(20));
+  EXPECT_TRUE(eventually(has_ended, kPatience));
+  const CommandResult ended = process.finish();
   EXPECT_EQ(ended.exit_code, 80) << ended.errors;
 }
 

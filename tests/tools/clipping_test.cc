@@ -299,6 +299,71 @@ TEST(NotFiniteGradients, AreInNoCheckpoint) {
   EXPECT_FALSE(std::filesystem::exists(folder.file("saved") + "/step-000001"));
 }
 
+// w begins with a column of zeros, whose root has an infinite slope, and m is a mask.
+void writeSteepModel(const std::string& path) {
+  Graph graph;
+  graph.name = "steep";
+  graph.opset_imports[""] = 17;
+  GraphBuilder builder(graph);
+  const auto value = [&](const char* name) { return builder.addValue(name, DataType::kFloat32, {4, 4}); };
+  const ValueId x = value("x");
+  std::vector<float> numbers(16, 1), mask(16);
+  for (size_t row = 0; row < 4; ++row) numbers[row * 4 + 1] = 0;
+  for (size_t row = 0; row < 4; ++row) mask[row * 4 + 2] = -std::numeric_limits<float>::infinity();
+  const ValueId w = builder.addConstant("w", makeConstant<float>({4, 4}, numbers));
+  const ValueId m = builder.addConstant("m", makeConstant<float>({4, 4}, mask));
+  const ValueId v = builder.addConstant("v", makeConstant<float>({4, 4}, std::vector<float>(16)));
+  const ValueId a = value("a"), b = value("b"), biased = value("biased"), c = value("c"), d = value("d");
+  const ValueId loss = builder.addValue("loss", DataType::kFloat32, {});
+  builder.addNode("", "MatMul", {x, w}, {a});
+  builder.addNode("", "Sqrt", {a}, {b});
+  builder.addNode("", "Add", {b, v}, {biased});
+  builder.addNode("", "Add", {biased, m}, {c});
+  builder.addNode("", "Exp", {c}, {d});
+  builder.addNode("", "ReduceMean", {d}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.inputs = {x};
+  graph.outputs = {loss};
+  writeModel(graph, path);
+}
+
+// A finite loss says nothing of its gradients, and infinite weights are lost ones; a mask is infinite from
+// the beginning.
+TEST(NotFiniteGradients, InfinityIsInNoCheckpointUnlessItWasThere) {
+  const TemporaryFolder folder;
+  writeSteepModel(folder.file("steep.onnx"));
+  std::vector<float> x(16, 1);
+  std::vector<std::byte> bytes(64);
+  std::memcpy(bytes.data(), x.data(), 64);
+  writeNpz(folder.file("x.npz"), {{"x", {DataType::kFloat32, {4, 4}, bytes}}});
+  const auto run = [&](const std::vector<std::string>& options, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "plan", folder.file("steep.onnx"), "--cluster", "1x1", "--optimizer", "sgd:lr=0.1",
+        "-o",   folder.file("plan")};
+    words.insert(words.end(), options.begin(), options.end());
+    const CommandResult planned = runPipeshard(words);
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    words = {"run",    folder.file("plan"),  "--steps",      "1",
+             "--data", folder.file("x.npz"), "--checkpoint", folder.file("saved")};
+    words.insert(words.end(), more.begin(), more.end());
+    return runPipeshard(words);
+  };
+  const CommandResult spoiled = run({}, {});
+  EXPECT_EQ(spoiled.exit_code, 82) << spoiled.errors;
+  EXPECT_THAT(
+      spoiled.errors,
+      AllOf(HasSubstr("there is no checkpoint of step 1: rank 0: 'parameter/w' has -inf at [0,1] (4 of "
+                      "the 16 values"),
+            HasSubstr("have been applied"), HasSubstr("there is no older checkpoint"),
+            HasSubstr("run --on-nan find")));
+  EXPECT_FALSE(std::filesystem::exists(folder.file("saved") + "/step-000001"));
+  const CommandResult found = run({}, {"--on-nan", "find"});
+  EXPECT_EQ(found.exit_code, 82);
+  EXPECT_THAT(found.errors,
+              AllOf(HasSubstr("step 1, rank 0"), HasSubstr("the update has made -inf of 'w' at [0,1]")));
+  const CommandResult masked = run({"--freeze", "^w$"}, {});
+  EXPECT_EQ(masked.exit_code, 0) << masked.errors;
+}
+
 // Which node, row or weight was the first, on whichever rank.
 TEST(NotFiniteGradients, TheFirstValueIsFoundWhereItBegins) {
   const TemporaryFolder folder;

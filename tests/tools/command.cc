@@ -62,6 +62,34 @@ CommandResult runPipeshard(const std::vector<std::string>& arguments, std::chron
   return finishPipeshard(pid, folder.path() / "out", folder.path() / "err", limit);
 }
 
+CommandProcess::CommandProcess(const fs::path& folder, const std::string& name,
+                               const std::vector<std::string>& arguments,
+                               const std::function<void()>& in_process)
+    : output_(folder / (name + ".out")), errors_(folder / (name + ".err")) {
+  // Of a process of the same name: this one has said nothing yet.
+  for (const fs::path& said : {output_, errors_}) fs::remove(said);
+  pid_ = startPipeshard(arguments, output_, errors_, in_process);
+}
+
+std::string CommandProcess::output() const { return readFile(output_); }
+std::string CommandProcess::errors() const { return readFile(errors_); }
+
+bool CommandProcess::comes(const std::string& text, int times) const {
+  const auto has_come = [&] {
+    int found = 0;
+    for (const std::string& said : {output(), errors()}) {
+      for (size_t at = said.find(text); at != std::string::npos; at = said.find(text, at + text.size()))
+        ++found;
+    }
+    return found >= times;
+  };
+  return eventually(has_come, kPatience);
+}
+
+CommandResult CommandProcess::finish(std::chrono::seconds limit) const {
+  return finishPipeshard(pid_, output_, errors_, limit);
+}
+
 std::vector<pid_t> processesMentioning(const std::string& text) {
   std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {

@@ -14,6 +14,11 @@
 
 namespace pipeshard {
 
+// How long a test waits for what should come at once, or soon: beside other tests, on a machine with two
+// processors. Where a document promises it in seconds, that is looked at, too, with kSlack.
+inline constexpr std::chrono::seconds kPatience{60};
+inline constexpr std::chrono::seconds kSlack{20};
+
 struct CommandResult {
   int exit_code = -1;  // 128 + signal if one ended it
   std::string output;  // standard output
@@ -32,6 +37,26 @@ pid_t startPipeshard(const std::vector<std::string>& arguments, const std::files
                      const std::filesystem::path& errors, const std::function<void()>& in_process = {});
 CommandResult finishPipeshard(pid_t pid, const std::filesystem::path& output,
                               const std::filesystem::path& errors, std::chrono::seconds limit);
+
+// A command that runs while a test goes on. What it says goes to NAME.out and NAME.err of a folder.
+class CommandProcess {
+ public:
+  CommandProcess() = default;  // none
+  CommandProcess(const std::filesystem::path& folder, const std::string& name,
+                 const std::vector<std::string>& arguments, const std::function<void()>& in_process = {});
+
+  pid_t pid() const { return pid_; }
+  std::string output() const;
+  std::string errors() const;
+  // Whether it has said `text`, on either stream, so many times within kPatience.
+  bool comes(const std::string& text, int times = 1) const;
+  // Waits for its end; killed after `limit`. Once.
+  CommandResult finish(std::chrono::seconds limit = kPatience) const;
+
+ private:
+  pid_t pid_ = -1;
+  std::filesystem::path output_, errors_;
+};
 
 // Processes whose command line contains `text` (the plan directory of a test, say), other than the caller.
 std::vector<pid_t> processesMentioning(const std::string& text);

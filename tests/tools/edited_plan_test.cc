@@ -1,6 +1,7 @@
 // Plans that people edited: every rule that they violate is named, and those that hold are what runs.
 
 #include <algorithm>
+#include <filesystem>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -195,6 +196,26 @@ TEST(MegatronGridCommand, EqualsOneDevice) {
         runPipeshard({"validate", "examples/mlp.onnx", "--cluster", "1x4", "--microbatches", "4",
                       "--precision", "float64", text.substr(0, space), text.substr(space + 1)});
     EXPECT_EQ(validated.exit_code, 0) << grid << validated.output << validated.errors;
+  }
+}
+
+// What a job would read is read, too.
+TEST_F(EditedPlan, DamagedProgramsDoNotHold) {
+  plan("mlp", {"--stages", "uniform:2", "--microbatches", "4"});
+  const auto firstOf = [&](const std::string& folder) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(directory() + "/" + folder))
+      files.push_back(entry.path().string());
+    return *std::min_element(files.begin(), files.end());
+  };
+  for (const std::string& file : {directory() + "/ranks.json", firstOf("kinds"), firstOf("subgraphs")}) {
+    const std::string whole = readFile(file);
+    writeFile(file, "");
+    const CommandResult damaged = check();
+    EXPECT_NE(damaged.exit_code, 0) << file << damaged.output;
+    EXPECT_THAT(damaged.output + damaged.errors, Not(HasSubstr("the plan holds"))) << file;
+    writeFile(file, whole);
+    EXPECT_THAT(check().output, HasSubstr("the plan holds"));
   }
 }
 

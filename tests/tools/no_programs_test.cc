@@ -88,6 +88,35 @@ TEST(NoProgramsTest, ValidateMakesThem) {
   EXPECT_THAT(result.output, HasSubstr("PASS"));
 }
 
+// In the words of `plan` with programs.
+TEST(NoProgramsTest, ALastBatchThatFitsNoShardingIsRefusedWhenTheyAreMade) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("a.plan");
+  std::vector<std::string> line = {"plan",
+                                   "examples/mlp.onnx",
+                                   "--cluster",
+                                   "1x2",
+                                   "--method",
+                                   "data-parallel",
+                                   "--dim",
+                                   "batch=4",
+                                   "--microbatches",
+                                   "1",
+                                   "--last-batch",
+                                   "1",
+                                   "-o",
+                                   directory};
+  const std::string words = "the last batch of 1 example fits how the stages are sharded in no number";
+  const CommandResult with = runPipeshard(line);
+  EXPECT_EQ(with.exit_code, 78) << with.output;
+  EXPECT_THAT(with.errors, HasSubstr(words));
+  line.emplace_back("--no-programs");
+  ASSERT_EQ(runPipeshard(line).exit_code, 0);
+  const CommandResult ran = runPipeshard({"run", directory, "--steps", "1"});
+  EXPECT_EQ(ran.exit_code, 78) << ran.output;
+  EXPECT_THAT(ran.errors, HasSubstr(words));
+}
+
 TEST(NoProgramsTest, AreComparedWithTheMemoryOfDevicesWhenTheyAreMade) {
   const TemporaryFolder folder;
   const std::string directory = folder.file("a.plan");

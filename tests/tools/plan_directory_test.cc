@@ -1,7 +1,13 @@
-// Plans are the same bytes each time; many processes plan into one folder; and what a crash has left there.
+// Plans are the same bytes each time; many processes plan into one folder, also while others use it; and what
+// a crash has left there.
+#include <csignal>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/identity/plan_mark.h"
+#include "tests/expect_error.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
@@ -54,6 +60,87 @@ TEST(PlanDirectoryCommand, GivesTheSameBytesTwice) {
         folder.path() / "b.plan" / std::filesystem::relative(entry.path(), folder.path() / "a.plan");
     EXPECT_EQ(readFile(entry.path()), readFile(other)) << entry.path();
   }
+}
+
+// A plan that is run, and another one of the same model that is put into its place meanwhile.
+class ReplacedPlan : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    make(plan_, "adamw:lr=1e-2");
+    make(other_, "sgd:lr=5e-2");
+  }
+  static void make(const std::string& directory, const std::string& optimizer) {
+    const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "1x2", "--stages",
+                                                "uniform:2", "--optimizer", optimizer, "-o", directory});
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+  }
+  void replace() const {
+    fs::rename(plan_, folder_.path() / "was.plan");
+    fs::rename(other_, plan_);
+  }
+  std::string newest() const { return newestCheckpoint(saved_); }
+
+  TemporaryFolder folder_;
+  const std::string plan_ = folder_.file("my.plan"), other_ = folder_.file("other.plan"),
+                    saved_ = folder_.file("saved");
+};
+
+TEST_F(ReplacedPlan, DoesNotChangeWhatARunSaves) {
+  ASSERT_EQ(runPipeshard({"run", plan_, "--steps", "1", "--checkpoint", folder_.file("quiet")}).exit_code, 0);
+  const CommandProcess run(
+      folder_.path(), "run",
+      {"run", plan_, "--steps", "3000", "--checkpoint", saved_, "--trace", folder_.file("trace.json")});
+  ASSERT_TRUE(run.comes("step ")) << run.errors();
+  replace();
+  ASSERT_EQ(newest(), "");
+  const CommandResult ended = run.finish(2 * kPatience);
+  ASSERT_EQ(ended.exit_code, 0) << ended.errors;
+  EXPECT_THAT(ended.errors, ::testing::Not(::testing::HasSubstr("there is no trace")));
+  const Checkpoint saved = readCheckpoint(newest());
+  const Checkpoint quiet = readCheckpoint(newestCheckpoint(folder_.file("quiet")));
+  ASSERT_EQ(saved.tensors.size(), quiet.tensors.size());
+  for (size_t i = 0; i < saved.tensors.size(); ++i) EXPECT_EQ(saved.tensors[i].name, quiet.tensors[i].name);
+  EXPECT_EQ(saved.plan, quiet.plan);
+  EXPECT_EQ(readFile(saved.directory + "/plan.json"), readFile(quiet.directory + "/plan.json"));
+  EXPECT_EQ(runPipeshard({"checkpoint", saved_, "--verify"}).exit_code, 0);
+  writeFile(saved.directory + "/plan.json", "");  // `export` would refuse it
+  const CommandResult verified = runPipeshard({"checkpoint", saved_, "--verify"});
+  EXPECT_EQ(verified.exit_code, 85);
+  EXPECT_THAT(verified.output, ::testing::HasSubstr("plan.json has the hash"));
+}
+
+TEST_F(ReplacedPlan, IsNotThatOfARestart) {
+  const CommandProcess run(
+      folder_.path(), "run",
+      {"run", plan_, "--steps", "1000000", "--checkpoint", saved_, "--every", "50", "--restarts", "3"});
+  ASSERT_TRUE(eventually([&] { return !newest().empty(); }, kPatience)) << run.errors();
+  replace();
+  for (const pid_t worker : workersOf(plan_)) ::kill(worker, SIGKILL);
+  const CommandResult ended = run.finish();
+  EXPECT_EQ(ended.exit_code, 76) << ended.errors;
+  EXPECT_THAT(ended.errors, ::testing::HasSubstr(
+                                "was replaced while this run used it: its last checkpoint is " + newest()));
+}
+
+TEST_F(ReplacedPlan, IsNotComparedWithTheOneBefore) {
+  const CommandProcess validation(folder_.path(), "validate", {"validate", plan_, "--steps", "800"});
+  ASSERT_TRUE(validation.comes("planned: step")) << validation.errors();
+  replace();
+  const CommandResult ended = validation.finish(2 * kPatience);
+  EXPECT_EQ(ended.exit_code, 76) << ended.errors;
+  EXPECT_THAT(ended.errors, ::testing::HasSubstr("was replaced while this run used it"));
+  EXPECT_FALSE(fs::exists(plan_ + "/validation.json"));
+}
+
+TEST_F(ReplacedPlan, IsNoticedAndWhatIsAddedIsNot) {
+  const std::string mark = planMark(plan_);
+  EXPECT_NE(planMark(other_), mark);
+  writeFile(plan_ + "/validation.json", "{}");
+  fs::create_directories(plan_ + "/fewer");
+  requireSamePlan(plan_, mark, "");
+  replace();
+  EXPECT_ERROR(requireSamePlan(plan_, mark, "saved/step-000007"), ErrorCode::kVersionMismatch,
+               "its last checkpoint is saved/step-000007; plan into another folder");
 }
 
 }  // namespace

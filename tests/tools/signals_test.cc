@@ -1,5 +1,7 @@
 // What happens around a command: signals, terminals that die, descriptors that are closed.
 #include <csignal>
+#include <set>
+#include <sstream>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -48,9 +50,7 @@ class SignalsTest : public testing::Test {
     ::_exit(127);
   }
 
-  int codeOf(pid_t pid) const {
-    return finishPipeshard(pid, at("out"), at("err"), std::chrono::seconds(60)).exit_code;
-  }
+  int codeOf(pid_t pid) const { return finishPipeshard(pid, at("out"), at("err"), kPatience).exit_code; }
   int codeOf(const std::vector<std::string>& arguments, const std::string& redirection) const {
     return codeOf(start(arguments, [&] {
       for (const char digit : redirection) ::close(digit - '0');
@@ -89,8 +89,7 @@ TEST_F(SignalsTest, UnderNohupItGoesOn) {
   ::signal(SIGHUP, SIG_IGN);  // the child inherits it
   const pid_t pid = startPipeshard(runOf(5'000), at("out"), at("err"));
   ::signal(SIGHUP, SIG_DFL);
-  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; },
-                         std::chrono::seconds(20)));
+  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; }, kPatience));
   for (const pid_t process : processesMentioning(plan())) ::kill(process, SIGHUP);
   EXPECT_EQ(codeOf(pid), 0) << readFile(at("err"));
   EXPECT_EQ(stepsOf(), 5'000U);
@@ -100,8 +99,8 @@ TEST_F(SignalsTest, WithoutACheckpointTheSignalIsTheCode) {
   for (const int signal : {SIGUSR1, SIGHUP}) {
     std::filesystem::remove(at("out"));
     const pid_t pid = startPipeshard(runOf(10'000'000), at("out"), at("err"));
-    ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; },
-                           std::chrono::seconds(20)));
+    ASSERT_TRUE(
+        eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; }, kPatience));
     // as Slurm does, and a terminal that closes: to all of them
     for (const pid_t process : processesMentioning(plan())) ::kill(process, signal);
     EXPECT_EQ(codeOf(pid), 128 + signal);
@@ -118,8 +117,7 @@ TEST_F(SignalsTest, PlanningThatIsStoppedEndsWithTheSignal) {
                                       "--microbatches", "8", "--dim", "batch=256", "-o", at("other.plan")},
                                      at("out"), at("err"));
     // its name is its command line only after exec
-    ASSERT_TRUE(
-        eventually([&] { return !processesMentioning(at("other.plan")).empty(); }, std::chrono::seconds(5)));
+    ASSERT_TRUE(eventually([&] { return !processesMentioning(at("other.plan")).empty(); }, kPatience));
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     ::kill(pid, signal);
     EXPECT_EQ(codeOf(pid), 128 + signal) << readFile(at("err"));
@@ -172,9 +170,37 @@ TEST_F(SignalsTest, AReaderThatIsGoneEndsARunThatSaves) {
   EXPECT_FALSE(std::filesystem::is_empty(at("saved")));
 }
 
+// As `simulate ... | head -1` may do, whose reader is gone before the first line.
+TEST_F(SignalsTest, AReaderThatIsGoneTakesNoFileFromWhatIsPrintedFirst) {
+  const auto codeWithoutReader = [&](const std::vector<std::string>& arguments) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const pid_t pid = start(arguments, [&] {
+      ::signal(SIGPIPE, SIG_DFL);
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::close(ends[0]);
+      ::close(ends[1]);
+    });
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return codeOf(pid);
+  };
+  EXPECT_EQ(codeWithoutReader({"simulate", "--schedule", "zb-1p", "--p", "5", "--m", "20", "--json",
+                               at("s.json"), "--csv", at("s.csv"), "--trace", at("t.json")}),
+            0)
+      << readFile(at("err"));
+  EXPECT_EQ(nlohmann::json::parse(readFile(at("s.json"))).at("ranks"), 5);
+  EXPECT_TRUE(std::filesystem::exists(at("s.csv")));
+  EXPECT_TRUE(std::filesystem::exists(at("t.json")));
+  EXPECT_EQ(codeWithoutReader({"inspect", PIPESHARD_SOURCE_DIR "/examples/mlp.onnx", "--json", at("i.json")}),
+            0);
+  EXPECT_TRUE(std::filesystem::exists(at("i.json")));
+  EXPECT_EQ(codeWithoutReader(runOf(10'000'000)), 128 + SIGPIPE);  // a run ends all the same
+}
+
 TEST_F(SignalsTest, AFullDiskUnderStandardOutputIsSaid) {
   const CommandResult result = finishPipeshard(startPipeshard({"explain", plan()}, "/dev/full", at("err")),
-                                               at("out"), at("err"), std::chrono::seconds(20));
+                                               at("out"), at("err"), kPatience);
   EXPECT_EQ(result.exit_code, 73);
   EXPECT_THAT(result.errors, HasSubstr("standard output cannot be written: No space left on device"));
   const pid_t run = startPipeshard(runOf(3), "/dev/full", at("err"));
@@ -185,11 +211,11 @@ TEST_F(SignalsTest, AFullDiskUnderStandardOutputIsSaid) {
 TEST_F(SignalsTest, AHundredMillionStepsAreNoMatterOfMemory) {
   SKIP_UNDER_SANITIZERS("their shadow of the memory counts as resident");
   const pid_t pid = startPipeshard(runOf(100'000'000), at("out"), at("err"));
-  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step 1/") != std::string::npos; },
-                         std::chrono::seconds(20)));
+  ASSERT_TRUE(
+      eventually([&] { return readFile(at("out")).find("step 1/") != std::string::npos; }, kPatience));
   std::this_thread::sleep_for(std::chrono::seconds(2));
   ::kill(pid, SIGTERM);
-  const CommandResult ended = finishPipeshard(pid, at("out"), at("err"), std::chrono::seconds(20));
+  const CommandResult ended = finishPipeshard(pid, at("out"), at("err"), kPatience);
   EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
   EXPECT_LT(ended.peak_kilobytes, 300'000);
 }
@@ -198,8 +224,7 @@ TEST_F(SignalsTest, AFolderOfDumpsHasOneWriter) {
   std::vector<std::string> arguments = runOf(10'000'000);
   arguments.insert(arguments.end(), {"--dump", at("dump")});
   const pid_t pid = startPipeshard(arguments, at("out"), at("err"));
-  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; },
-                         std::chrono::seconds(20)));
+  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; }, kPatience));
   EXPECT_THAT(readFile(at("dump/lock")), testing::StartsWith(std::to_string(pid)));
   const int lock = ::open(at("dump/lock").c_str(), O_RDWR | O_CLOEXEC);
   EXPECT_NE(::flock(lock, LOCK_EX | LOCK_NB), 0);
@@ -207,6 +232,54 @@ TEST_F(SignalsTest, AFolderOfDumpsHasOneWriter) {
   ::kill(pid, SIGTERM);
   EXPECT_EQ(codeOf(pid), 128 + SIGTERM);
   EXPECT_FALSE(std::filesystem::exists(at("dump/lock")));
+}
+
+// Over both of its jobs, and while it compares; and nobody else is to read what it has of a training.
+TEST_F(SignalsTest, AFolderOfComparedTensorsHasOneWriter) {
+  const std::vector<std::string> validation{"validate", plan(), "--steps", "100000", "--dump", at("dump")};
+  const pid_t pid = startPipeshard(validation, at("out"), at("err"));
+  const std::string first = at("dump/planned/step-000001.rank-0000.safetensors");
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(first); }, kPatience)) << readFile(at("err"));
+  EXPECT_THAT(readFile(at("dump/lock")), testing::StartsWith(std::to_string(pid)));
+  using std::filesystem::perms;
+  for (const std::string& folder : {at("dump"), at("dump/planned")})
+    EXPECT_EQ(std::filesystem::status(folder).permissions(), perms::owner_all) << folder;
+  EXPECT_EQ(std::filesystem::status(first).permissions(), perms::owner_read | perms::owner_write);
+  for (const char* command : {"validate", "run"}) {
+    const CommandResult second = runPipeshard({command, plan(), "--steps", "1", "--dump", at("dump")});
+    EXPECT_EQ(second.exit_code, 84) << command << ": " << second.output << second.errors;
+    EXPECT_THAT(second.errors, HasSubstr("(process " + std::to_string(pid)));
+  }
+  EXPECT_TRUE(std::filesystem::exists(first));
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(codeOf(pid), 128 + SIGTERM);
+  EXPECT_FALSE(std::filesystem::exists(at("dump/lock")));
+}
+
+// Of a worker's environment all but the number of its threads is the command's own: the keys of a job are not
+// in it.
+TEST_F(SignalsTest, WorkersGetNoSecretByTheirEnvironment) {
+  const auto environmentOf = [](pid_t process) {
+    std::istringstream text(readFile("/proc/" + std::to_string(process) + "/environ"));
+    std::set<std::string> variables;
+    for (std::string variable; std::getline(text, variable, '\0');) {
+      if (!variable.starts_with("OMP_NUM_THREADS=")) variables.insert(variable);
+    }
+    return variables;
+  };
+  const pid_t pid = startPipeshard(runOf(10'000'000), at("out"), at("err"));
+  ASSERT_TRUE(eventually([&] { return readFile(at("out")).find("step ") != std::string::npos; }, kPatience));
+  const std::vector<pid_t> workers = workersOf(plan());
+  EXPECT_EQ(workers.size(), 2U);
+  for (const pid_t worker : workers) EXPECT_EQ(environmentOf(worker), environmentOf(pid));
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(codeOf(pid), 128 + SIGTERM);
+}
+
+TEST_F(SignalsTest, AnUnknownOptionIsShownWithoutItsControlCharacters) {
+  const CommandResult result = runPipeshard({"run", plan(), "--\x1b[31mred"});
+  EXPECT_EQ(result.exit_code, 64);
+  EXPECT_THAT(result.errors, HasSubstr("--\\x1b[31mred"));
 }
 
 }  // namespace

@@ -5,9 +5,11 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "tests/transport/ranks.h"
+#include "tests/transport/shared_store.h"
 #include "tests/transport/transports.h"
 
 namespace pipeshard::testing {
@@ -87,9 +89,14 @@ TEST_P(BetweenHosts, SendingToTheDeadIsNoSignal) {
 TEST_P(BetweenHosts, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
   for (const bool stop_receiver : {false, true}) {
     const int stopped = stop_receiver ? 1 : 0;
+    Arrivals opened(2), gave_up(1);
     const auto results = run(
         2, 600ms,
-        [](Communicator& communicator) {
+        [&](Communicator& communicator) {
+          const int rank = communicator.rank().index();
+          opened.here(rank);
+          std::optional<HereAtEnd> here;
+          if (rank != stopped) here.emplace(gave_up, 0);
           std::vector<std::byte> data(64 << 20);
           while (true) {
             if (communicator.rank() == RankId(0)) communicator.send(RankId(1), data)->wait();
@@ -97,9 +104,10 @@ TEST_P(BetweenHosts, ARankThatStopsInTheMiddleOfAMessageIsAHang) {
           }
         },
         [&](const std::vector<pid_t>& ranks) {
+          opened.waitForAll();
           std::this_thread::sleep_for(400ms);
           ::kill(ranks[stopped], SIGSTOP);
-          std::this_thread::sleep_for(1500ms);
+          gave_up.waitForAll();
           ::kill(ranks[stopped], SIGKILL);
         });
     const std::string name = fmt::format("rank {}", stopped);
@@ -144,6 +152,7 @@ TEST_P(BetweenHosts, SmallMessagesBeyondTheWindowArriveInOrder) {
 }
 
 TEST_P(BetweenHosts, ClosingIsQuickWithSendsOutstandingAndPeersStopped) {
+  Arrivals opened(3), closed(1);
   const auto results = runOwners(
       3, 20s,
       [&](std::unique_ptr<Communicator> communicator) {
@@ -151,8 +160,11 @@ TEST_P(BetweenHosts, ClosingIsQuickWithSendsOutstandingAndPeersStopped) {
         const std::vector<std::byte> large(32 << 20);
         const std::vector<std::byte> small(100);
         std::vector<std::unique_ptr<SendHandle>> handles;
+        opened.here(static_cast<int>(rank));
+        opened.waitForAll();
         if (rank == 1) ::kill(::getpid(), SIGSTOP);
-        if (rank == 2) return std::this_thread::sleep_for(2s);
+        if (rank == 2) return closed.waitForAll();
+        const HereAtEnd here(closed, 0);
         std::this_thread::sleep_for(200ms);
         for (int peer : {1, 2}) {
           for (int i = 0; i < 5; ++i)
@@ -160,10 +172,10 @@ TEST_P(BetweenHosts, ClosingIsQuickWithSendsOutstandingAndPeersStopped) {
         }
         const auto start = Clock::now();
         communicator.reset();
-        require(Clock::now() - start < 1500ms, "closing took long");
+        require(Clock::now() - start < 5s, "closing took long");
       },
-      [](const std::vector<pid_t>& ranks) {
-        std::this_thread::sleep_for(1500ms);
+      [&](const std::vector<pid_t>& ranks) {
+        closed.waitForAll();
         ::kill(ranks[1], SIGKILL);
       });
   EXPECT_EQ(results[0].exit_code, 0) << results[0].error;

@@ -48,7 +48,7 @@ class ServedWorker {
 
   ControlServer& server() { return *server_; }
 
-  // Round trips one after the other for `time`, at least one. Each is answered, within a second.
+  // Round trips one after the other for `time`, at least one. Each is answered, within four seconds.
   int serveFor(std::chrono::milliseconds time) {
     int trips = 0;
     for (const auto end = Clock::now() + time; trips == 0 || Clock::now() < end; ++trips) {
@@ -59,7 +59,7 @@ class ServedWorker {
         ADD_FAILURE() << "trip " << trips << " was not answered";
         return trips;
       }
-      EXPECT_LT(Clock::now() - start, 1s);
+      EXPECT_LT(Clock::now() - start, 4s);
       std::this_thread::sleep_for(1ms);
     }
     return trips;
@@ -149,7 +149,7 @@ TEST_P(ControlAbuse, HundredsOfIdleConnectionsAreClosedAndCostNothing) {
                       std::chrono::duration<double>(Clock::now() - start).count();
   EXPECT_LT(load, 0.8);  // a thread that spins takes all of a core
   for (const RawPeer& peer : peers) EXPECT_TRUE(peer.isClosedWithin(5s));
-  EXPECT_LT(Clock::now() - start, 8s);
+  EXPECT_LT(Clock::now() - start, 20s);
   EXPECT_TRUE(worker_.countsHandshakes(300));
   worker_.serveFor(10ms);
 }

@@ -12,6 +12,7 @@
 #include "transport/control/control_client.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_server.h"
+#include "transport/control/coordinator_search.h"
 #include "transport/control/job_keys.h"
 
 namespace pipeshard {
@@ -166,6 +167,101 @@ TEST(ControlEndpoint, OnlyLoopbackIsLocal) {
   EXPECT_EQ(reachableHere("tcp://0.0.0.0:77"), "tcp://127.0.0.1:77");
   EXPECT_EQ(reachableHere("tcp://[::]:77"), "tcp://[::1]:77");
   EXPECT_EQ(reachableHere("tcp://10.0.0.1:77"), "tcp://10.0.0.1:77");
+}
+
+TEST(ControlEndpoint, WhereAllAddressesAreMeantOneIsPutInTheirPlace) {
+  for (const char* any : {"tcp://*:*", "tcp://0.0.0.0:7000", "tcp://[::]:7000", "tcp://[0::0]:7000"})
+    EXPECT_TRUE(isAnyAddress(any)) << any;
+  for (const char* one :
+       {"tcp://10.0.0.1:1", "tcp://[::1]:1", "tcp://[fd09::]:1", "tcp://host:1", "ipc:///x"})
+    EXPECT_FALSE(isAnyAddress(one)) << one;
+  EXPECT_EQ(withHost("tcp://[::]:7000", "alpha"), "tcp://alpha:7000");
+  EXPECT_EQ(withHost("tcp://0.0.0.0:7000", "fd09::1"), "tcp://[fd09::1]:7000");
+  EXPECT_EQ(withHost("tcp://*:7000", "[fd09::1]"), "tcp://[fd09::1]:7000");
+  EXPECT_EQ(withHost("ipc:///x", "alpha"), "ipc:///x");
+}
+
+TEST(ControlEndpoint, NamesAreAddressesBeforeTheyAreUsed) {
+  std::string why_none;
+  for (const char* same : {"tcp://10.0.0.1:7000", "tcp://[fd09::1]:7000", "tcp://127.0.0.1:*", "no endpoint"})
+    EXPECT_EQ(addressesOf(same, why_none), std::vector<std::string>{same});
+  const std::vector<std::string> local = addressesOf("tcp://localhost:7000", why_none);
+  ASSERT_FALSE(local.empty()) << why_none;
+  for (const std::string& one : local)
+    EXPECT_TRUE(isLocalEndpoint(one) && one != "tcp://localhost:7000") << one;
+  EXPECT_TRUE(addressesOf("tcp://no-such-host.invalid:7000", why_none).empty());
+  EXPECT_NE(why_none, "");
+  EXPECT_EQ(listeningEndpoint("tcp://localhost:*").substr(0, 10), local.front().substr(0, 10));
+  for (const char* same : {"tcp://*:7000", "tcp://lo:7000", "tcp://10.0.0.1:*", "ipc:///x"})
+    EXPECT_EQ(listeningEndpoint(same), same);
+}
+
+TEST(ControlServer, SaysWhatToListenOn) {
+  const auto listen = [](const std::string& endpoint) {
+    return ControlServer::bind({.job_id = "job", .endpoint = endpoint, .keys = makeJobKeys()});
+  };
+  EXPECT_EQ(listen("tcp://localhost:*")->endpoint().substr(0, 6), "tcp://");
+  for (const char* malformed : {"10.0.0.1:7000", "tcp://10.0.0.1", "tcp://:7000", "tcp://127.0.0.1:many"})
+    EXPECT_ERROR(listen(malformed), ErrorCode::kConfiguration, "expected tcp://ADDRESS:PORT");
+  EXPECT_ERROR(listen("tcp://no-such-host.invalid:7000"), ErrorCode::kConfiguration,
+               "'no-such-host.invalid' has no address here");
+  EXPECT_ERROR(listen("tcp://192.0.2.1:7000"), ErrorCode::kConfiguration, "as tcp://*:7000");
+  const auto first = listen("tcp://127.0.0.1:*");
+  EXPECT_ERROR(listen(first->endpoint()), ErrorCode::kAddressInUse, "port * takes a free one");
+}
+
+TEST(JobTicket, IsRemovedByItsOwnJobOnly) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("job.key");
+  removeJobTicket(path, "none");
+  writeJobTicket(path, makeTicket());
+  removeJobTicket(path, "another");
+  EXPECT_TRUE(std::filesystem::exists(path));
+  removeJobTicket(path, makeTicket().job_id);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// As a node has it that has lost its coordinator, and whose key file is a copy by hand.
+TEST(CoordinatorSearch, WaitsForAKeyFileThatHasChangedWhereOneWasRefused) {
+  using std::chrono::seconds;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("job.key");
+  const auto refuse = [](CoordinatorSearch& search) {
+    try {
+      fail(ErrorCode::kAuthentication, "this key was refused");
+    } catch (const Error& error) {
+      search.heed(error);
+    }
+  };
+  writeJobTicket(path, makeTicket());
+  CoordinatorSearch again({.key_file = path, .wait = seconds(60), .waits_for_another = true});
+  ASSERT_TRUE(again.next());
+  for (int times = 0; times < 3; ++times) {
+    EXPECT_NO_THROW(refuse(again));
+    EXPECT_FALSE(again.next());
+    EXPECT_THAT(again.awaited(), ::testing::HasSubstr("this key was refused; waiting for a key file"));
+  }
+  writeJobTicket(path, makeTicket());
+  const auto place = again.next();
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->address, "tcp://10.0.0.1:4000");
+  CoordinatorSearch brief({.key_file = path, .wait = seconds(0), .waits_for_another = true});
+  ASSERT_TRUE(brief.next());
+  refuse(brief);
+  EXPECT_ERROR(brief.requireTime(), ErrorCode::kAuthentication, "has not changed within 0 s");
+  // The first time, one may be that of a job before, which is replaced just then.
+  CoordinatorSearch first({.key_file = path, .wait = seconds(60)});
+  ASSERT_TRUE(first.next());
+  EXPECT_NO_THROW(refuse(first));
+  ASSERT_TRUE(first.next());
+  EXPECT_ERROR(refuse(first), ErrorCode::kAuthentication, "this key was refused");
+}
+
+TEST(CoordinatorSearch, SaysThatANameHasNoAddress) {
+  CoordinatorSearch search({.join = "tcp://no-such-host.invalid:7000", .wait = std::chrono::seconds(0)});
+  EXPECT_FALSE(search.next());
+  EXPECT_THAT(search.awaited(), ::testing::HasSubstr("its name has no address on this host"));
+  EXPECT_ERROR(search.requireTime(), ErrorCode::kPeerUnavailable, "its name has no address on this host");
 }
 
 }  // namespace

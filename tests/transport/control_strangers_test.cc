@@ -213,11 +213,14 @@ TEST(ControlStrangers, ARegistrationThatNobodyWouldReadIsNotSent) {
 }
 
 TEST(ControlStrangers, APublicBindNeedsKeys) {
-  for (const char* endpoint :
-       {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*", "tcp://127.0.0.1.example.org:*"}) {
+  for (const char* endpoint : {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*"}) {
     expectError(ErrorCode::kConfiguration, "keys",
                 [&] { ControlServer::bind({.job_id = "job", .endpoint = endpoint}); });
   }
+  // A name is no address of this machine because it begins like one.
+  const std::string other = "tcp://127.0.0.1.example.org:*";
+  expectError(ErrorCode::kConfiguration, "listen",
+              [&] { ControlServer::bind({.job_id = "job", .endpoint = other}); });
   EXPECT_TRUE(ControlServer::bind({.job_id = "job", .endpoint = "tcp://0.0.0.0:*", .keys = makeJobKeys()}));
   EXPECT_TRUE(ControlServer::bind({.job_id = "job", .endpoint = "tcp://0.0.0.0:*", .allow_insecure = true}));
 }
@@ -236,7 +239,7 @@ TEST(ControlStrangers, ASecondWorkerOfARankIsRejectedUntilTheFirstIsForgotten) {
   const auto client = connectTo(*server, 0);
   auto connecting = std::async(std::launch::async,
                                [&] { return ControlClient::connect(server->endpoint(), "job", 0, 5s); });
-  EXPECT_FALSE(server->receive(300ms));
+  while (connecting.wait_for(0ms) != std::future_status::ready) EXPECT_FALSE(server->receive(10ms));
   expectError(ErrorCode::kConfiguration, "registered already", [&] { connecting.get(); });
   server->forget(0);
   const auto second = connectTo(*server, 0);
@@ -276,6 +279,9 @@ TEST(ControlStrangers, AStormOfGarbageDoesNotKeepAWaitFromEnding) {
       std::this_thread::sleep_for(50us);
     }
   });
+  for (const auto end = std::chrono::steady_clock::now() + 10s;
+       server->counters().garbage == 0 && std::chrono::steady_clock::now() < end;)
+    EXPECT_FALSE(server->receive(10ms));
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(server->receive(300ms));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <optional>
 #include <thread>
 
 #include "tests/transport/shared_store.h"
@@ -37,7 +38,7 @@ class Failures : public TransportTest {
           job->markDead(RankId(1));
           killed = Clock::now();
         });
-    EXPECT_LT(Clock::now() - killed, 2s);
+    EXPECT_LT(Clock::now() - killed, 10s);  // of 20
     EXPECT_EQ(results[1].signal, SIGKILL);
     expectError(results[0], ErrorCode::kPeerUnavailable, parts);
   }
@@ -118,10 +119,12 @@ TEST_P(Failures, WhatADeadRankHadSentStillArrives) {
 
 TEST_P(Failures, AStuckRankIsAHangAfterTheTimeout) {
   const auto start = Clock::now();
+  Arrivals gave_up(1);
   const auto results = run(
       2,
-      [](Rank& rank) {
-        if (rank.rank() == 1) return std::this_thread::sleep_for(1500ms);
+      [&](Rank& rank) {
+        if (rank.rank() == 1) return gave_up.waitForAll();
+        const HereAtEnd here(gave_up, 0);
         std::array<std::byte, 4321> data;
         rank->receive(RankId(1), data);
       },
@@ -132,23 +135,25 @@ TEST_P(Failures, AStuckRankIsAHangAfterTheTimeout) {
 
 TEST_P(Failures, AStoppedRankIsAHangAfterTheTimeout) {
   const auto job = GetParam().make(2);
-  Arrivals opened(2);
+  Arrivals opened(2), gave_up(1);
   const auto results = runRanks(
       2,
       [&](int number) {
         Rank rank(*job, GetParam(), RankId(number), 500ms);
         opened.here(number);
+        std::optional<HereAtEnd> here;
+        if (number == 0) here.emplace(gave_up, 0);
         const auto data = rank.allocate<float>(1000);
         while (true)
           rank->allReduce(idsAt<RankId>({0, 1}), DataType::kFloat32, Reduction::kSum, data.data(),
                           data.data(), data.size());
       },
-      10s,
+      25s,
       [&](const std::vector<pid_t>& ranks) {
         opened.waitForAll();
         std::this_thread::sleep_for(300ms);
         ::kill(ranks[1], SIGSTOP);
-        std::this_thread::sleep_for(1000ms);
+        gave_up.waitForAll();
         ::kill(ranks[1], SIGKILL);
       });
   expectError(results[0], ErrorCode::kHang, {"allReduce", "rank 1"});
@@ -199,10 +204,12 @@ TEST_P(Failures, DifferentCollectivesAreBothNamed) {
 }
 
 TEST_P(Failures, ABrokenCommunicatorRepeatsItsFirstError) {
+  Arrivals gave_up(1);
   const auto results = run(
       2,
-      [](Rank& rank) {
-        if (rank.rank() == 1) return std::this_thread::sleep_for(1s);
+      [&](Rank& rank) {
+        if (rank.rank() == 1) return gave_up.waitForAll();
+        const HereAtEnd here(gave_up, 0);
         std::array<std::byte, 77> data;
         bool thrown = false;
         try {

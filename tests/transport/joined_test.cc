@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/expect_error.h"
+#include "tests/transport/shared_store.h"
 #include "tests/transport/transports.h"
 #include "transport/collectives/joined_communicator.h"
 
@@ -34,13 +35,14 @@ std::vector<RankResult> run(int size, const std::function<void(Rank&)>& body,
 }
 
 TEST(Joined, MessagesOfBothSpeakOfTheSameRanks) {
+  Arrivals gave_up(2);
   const auto results = run(
       4,
-      [](Rank& rank) {
+      [&](Rank& rank) {
+        if (rank.rank() >= 2) return gave_up.waitForAll();
+        const HereAtEnd here(gave_up, rank.rank());
         std::array<std::byte, 99> data;
-        if (rank.rank() == 0) rank->receive(RankId(2), data);
-        if (rank.rank() == 1) rank->receive(RankId(2), data);
-        std::this_thread::sleep_for(1s);
+        rank->receive(RankId(2), data);
       },
       300ms);
   expectError(results[0], ErrorCode::kHang, {"rank 0: send of 99 bytes waits for rank 2", "rank 2 is alive"});
@@ -52,17 +54,23 @@ TEST(Joined, MessagesOfBothSpeakOfTheSameRanks) {
 // one was used.
 TEST(Joined, GroupsOnOneNodeUseSharedMemory) {
   const auto job = joined().make(4);
+  Arrivals passed(3);
   const auto results = runRanks(
       4,
       [&](int number) {
         Rank rank(*job, joined(), RankId(number), 20s);
         rank->barrier(idsAt<RankId>({0, 1, 2, 3}));
-        if (number == 3) ::kill(::getpid(), SIGKILL);
+        if (number == 3) {
+          passed.waitForAll();  // what it sent for the barrier has arrived
+          ::kill(::getpid(), SIGKILL);
+        }
+        passed.here(number);
         if (number == 1) rank->barrier(idsAt<RankId>({1, 3}));
         if (number != 1) rank->barrier(idsAt<RankId>({0, 2, 3}));
       },
       25s,
       [&](const std::vector<pid_t>&) {
+        passed.waitForAll();
         std::this_thread::sleep_for(300ms);
         job->markDead(RankId(3));
       });

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/transport/shared_store.h"
 #include "tests/transport/transports.h"
 
 namespace pipeshard::testing {
@@ -144,16 +145,19 @@ TEST_P(PostedReceives, RandomMomentsChangeNothing) {
 
 TEST_P(PostedReceives, ADeadRankEndsTheWait) {
   const auto job = GetParam().make(2);
+  Arrivals opened(2);
   const auto results = runRanks(
       2,
       [&](int number) {
         Rank rank(*job, GetParam(), RankId(number), 20s);
+        opened.here(number);
         if (number == 1) std::this_thread::sleep_for(30s);
         std::array<std::byte, 1234> data;
         rank->postReceive(RankId(1), data)->wait();
       },
       25s,
       [&](const std::vector<pid_t>& ranks) {
+        opened.waitForAll();
         std::this_thread::sleep_for(200ms);
         ::kill(ranks[1], SIGKILL);
         job->markDead(RankId(1));
@@ -162,10 +166,12 @@ TEST_P(PostedReceives, ADeadRankEndsTheWait) {
 }
 
 TEST_P(PostedReceives, AStuckRankIsAHangAfterTheTimeout) {
+  Arrivals gave_up(1);
   const auto results = run(
       2,
-      [](Rank& rank) {
-        if (rank.rank() == 1) return std::this_thread::sleep_for(700ms);
+      [&](Rank& rank) {
+        if (rank.rank() == 1) return gave_up.waitForAll();
+        const HereAtEnd here(gave_up, 0);
         std::array<std::byte, 4321> data;
         const auto receive = rank->postReceive(RankId(1), data);
         std::this_thread::sleep_for(300ms);  // does not count
@@ -250,15 +256,16 @@ TEST_P(PostedReceives, WhoGivesOneUpHasBrokenTheCommunicator) {
 }
 
 TEST_P(PostedReceives, InterruptEndsTheWait) {
-  const auto results = run(2, [](Rank& rank) {
-    if (rank.rank() == 0) return std::this_thread::sleep_for(500ms);
+  Arrivals gave_up(1);
+  const auto results = run(2, [&](Rank& rank) {
+    if (rank.rank() == 0) return gave_up.waitForAll();
+    const HereAtEnd here(gave_up, 0);
     std::array<std::byte, 10> data;
     const auto receive = rank->postReceive(RankId(0), data);
-    std::thread other([&] {
+    const std::jthread other([&] {
       std::this_thread::sleep_for(100ms);
       rank->interrupt();
     });
-    other.detach();
     receive->wait();
   });
   expectError(results[1], ErrorCode::kPeerUnavailable, {"has failed elsewhere and gives up"});

@@ -106,7 +106,7 @@ TEST_P(SecondCommunicator, ADeadRankEndsItsWaits) {
         job->markDead(RankId(1));
         killed = Clock::now();
       });
-  EXPECT_LT(Clock::now() - killed, 2s);
+  EXPECT_LT(Clock::now() - killed, 10s);  // of 20
   expectError(results[0], ErrorCode::kPeerUnavailable, {"allReduce", "rank 1", "died"});
 }
 

@@ -41,8 +41,8 @@ void CheckpointOptions::add(CLI::App& command) {
           .add_option(
               "--checkpoint", directory,
               "Save weights and optimizer state into this folder: while running, at the end, and when asked "
-              "to end (Ctrl-C, SIGTERM, SIGUSR1: the exit code is then 75).\nIf the folder has a checkpoint, "
-              "of this or another plan of the model, the run goes on from it")
+              "to end (Ctrl-C, SIGTERM, SIGUSR1: the exit code is then 75, and 128+N before there is one).\n"
+              "If the folder has a checkpoint, of this or another plan of the model, the run goes on from it")
           ->type_name("DIR");
   command.add_option("--every", every, "How often: steps (500) or time (30s, 10m, 2h; default: 10m)")
       ->type_name("N|TIME")

@@ -1,6 +1,7 @@
 #include "tools/options/node_options.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -8,9 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "ir/base/error.h"
 #include "ir/base/ids_format.h"
-#include "runtime/job/child_process.h"
 #include "tools/options/option_checks.h"
 
 namespace pipeshard {
@@ -111,6 +110,7 @@ void sayIfEncryptionLimits(const Cluster& cluster) {
 std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Cluster& cluster, JobSpec& job,
                                          bool takes_spares) {
   if (options.listen.empty()) return nullptr;
+  PIPESHARD_CHECK(job.signals != nullptr, "a signal would leave the key file behind");
   const bool are_too_few = options.launched_nodes < cluster.nodeCount();
   const bool are_too_many = options.launched_nodes > cluster.nodeCount() && !takes_spares;
   if (options.launched_nodes > 0 && (are_too_few || are_too_many)) {
@@ -137,8 +137,9 @@ std::unique_ptr<NodePool> listenForNodes(const ListenOptions& options, const Clu
   return pool;
 }
 
-void tellNodesOfEnd(const ListenOptions& options, std::unique_ptr<NodePool> pool, int exit_code,
-                    const std::string& why) try {
+void tellNodesOfEnd(const ListenOptions& options, std::unique_ptr<NodePool> pool,
+                    std::optional<SignalWatch>& signals, int exit_code, const std::string& why) try {
+  if (!signals) signals.emplace();
   if (!pool) {
     std::error_code ignored;
     if (std::filesystem::exists(options.pool.key_file, ignored)) return;
@@ -152,25 +153,31 @@ void tellNodesOfEnd(const ListenOptions& options, std::unique_ptr<NodePool> pool
   if (!pool->awaitsMore()) return;
   fmt::print(stderr, "nodes that come within {} s of the beginning are told that the job is over\n",
              pool->late().count());
-  SignalWatch signals;
-  pool->tellLateNodes([&] { return signals.take() != 0; });
+  pool->tellLateNodes([&] {
+    const int signal = signals->take();
+    return signal != 0 && signal != SIGPIPE;  // who read the output may have gone long before
+  });
 } catch (const Error&) {
   // How the command itself ended is what counts.
 }
 
-int runWithNodes(const ListenOptions& options, std::unique_ptr<NodePool>& pool,
-                 const std::function<int()>& command) {
+int runWithNodes(const ListenOptions& options, std::optional<SignalWatch>& signals,
+                 std::unique_ptr<NodePool>& pool, const std::function<int()>& command,
+                 const std::function<int(const Error&)>& report) {
   if (options.listen.empty()) return command();
   try {
     const int code = command();
-    tellNodesOfEnd(options, std::move(pool), code, "");
+    std::fflush(stdout);
+    tellNodesOfEnd(options, std::move(pool), signals, code, "");
     return code;
   } catch (const JobInterrupted& interrupted) {
-    if (pool) pool->dismiss(static_cast<int>(interrupted.code()), interrupted.message());
+    if (pool) pool->dismiss(interrupted.exitCode(), interrupted.message());
     throw;
   } catch (const Error& error) {
-    tellNodesOfEnd(options, std::move(pool), static_cast<int>(error.code()), error.message());
-    throw;
+    std::fflush(stdout);
+    const int code = report(error);
+    tellNodesOfEnd(options, std::move(pool), signals, code, error.message());
+    return code;
   }
 }
 

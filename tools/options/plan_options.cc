@@ -165,8 +165,11 @@ void addModelOptions(CLI::App& command, PlanOptions& options) {
       "1)\n"
       "(default: the model's only scalar output)");
   declareGiven(command, options, OptionPlace::kFreeze);
-  command.add_flag_callback(
-      "--no-patterns", [&options] { options.given["--patterns"] = {"off"}; }, "The same as --patterns off");
+  command
+      .add_flag_callback(
+          "--no-patterns", [&options] { options.given["--patterns"] = {"off"}; },
+          "The same as --patterns off")
+      ->excludes("--patterns");
   declareGiven(command, options, OptionPlace::kTrain);
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/base/counted.h"
+#include "ir/base/error.h"
 #include "tools/report/text_table.h"
 
 namespace pipeshard {
@@ -49,6 +50,7 @@ nlohmann::ordered_json toJson(const ValidationReport& report) {
     if (tensor.update >= 0) entry["update"] = tensor.update;
     if (tensor.microbatch >= 0) entry["microbatch"] = tensor.microbatch;
     if (std::isfinite(tensor.bound)) entry["bound"] = tensor.bound;
+    if (tensor.not_a_number) entry["not_a_number"] = true;
     json["tensors"].push_back(std::move(entry));
   }
   return json;
@@ -63,10 +65,13 @@ std::string stepText(int step, int update) {
   return update < 0 ? std::to_string(step) : fmt::format("{}, update {}", step, update + 1);
 }
 
+std::string nameOf(const TensorComparison& tensor) {
+  return fmt::format("{} {}{} in step {}", comparedKindName(tensor.kind), tensor.name,
+                     tensor.state.empty() ? "" : " " + tensor.state, stepText(tensor.step, tensor.update));
+}
+
 std::string describe(const TensorComparison& tensor) {
-  return fmt::format("{} {}{} in step {}: error {:.2e}, bound {:.0e}, largest difference {:.2e}",
-                     comparedKindName(tensor.kind), tensor.name,
-                     tensor.state.empty() ? "" : " " + tensor.state, stepText(tensor.step, tensor.update),
+  return fmt::format("{}: error {:.2e}, bound {:.0e}, largest difference {:.2e}", nameOf(tensor),
                      tensor.error, tensor.bound, tensor.largest_difference);
 }
 
@@ -92,6 +97,7 @@ std::string worstTable(const ValidationReport& report, size_t most) {
                     fmt::format("{:.2e}", worst->error), boundText(worst->bound),
                     !std::isfinite(worst->bound) ? "-"
                     : worst->passed()            ? "ok"
+                    : worst->not_a_number        ? "no number"
                                                  : "DIFFERS",
                     fmt::format("{:.2e}", largest_difference),
                     fmt::format("{}{} step {}", worst->name, worst->state.empty() ? "" : " " + worst->state,
@@ -100,7 +106,9 @@ std::string worstTable(const ValidationReport& report, size_t most) {
   std::string text = formatTable(rows);
   size_t failed = 0;
   for (const TensorComparison& tensor : report.tensors) {
-    if (!tensor.passed() && failed++ < most) text += fmt::format("DIFFERS: {}\n", describe(tensor));
+    if (tensor.passed() || failed++ >= most) continue;
+    text += tensor.not_a_number ? fmt::format("no number on one device either: {}\n", nameOf(tensor))
+                                : fmt::format("DIFFERS: {}\n", describe(tensor));
   }
   if (failed > most) text += fmt::format("... and {} more (--json lists all)\n", failed - most);
   return text;
@@ -137,6 +145,15 @@ std::string validationTables(const ValidationReport& report) {
         fmt::join(report.left_out, ", "));
   }
   return text + worstTable(report, report.passed() ? kMostOfRounding : kMostFailures) + "\n";
+}
+
+void refuseNotANumber(const ValidationReport& report) {
+  const TensorComparison* first = report.firstNotANumber();
+  if (first == nullptr) return;
+  fail(ErrorCode::kNotANumber,
+       "{} is not a number (NaN or infinite) on one device either, at the same places: nothing tells whether "
+       "the plan is right. `pipeshard run --on-nan find` names the first value that is not a number",
+       nameOf(*first));
 }
 
 std::string validationVerdict(const Plan& plan, const ValidationReport& report,

@@ -27,8 +27,10 @@ constexpr size_t kMostForgotten = 1024;  // peers that are remembered as no stra
 class Server : public ControlServer {
  public:
   explicit Server(const ControlServerOptions& options)
-      : options_(options), socket_(zmq::socket_type::router, "", options.endpoint) {
-    if (!options.keys && !options.allow_insecure && !isLocalEndpoint(options.endpoint)) {
+      : options_(options),
+        listening_(listeningEndpoint(options.endpoint)),
+        socket_(zmq::socket_type::router, "", listening_) {
+    if (!options.keys && !options.allow_insecure && !isLocalEndpoint(listening_)) {
       fail(ErrorCode::kConfiguration,
            "control: '{}' can be reached from other hosts and would let anybody in: give the job keys, "
            "listen on 127.0.0.1, or allow it as insecure",
@@ -39,12 +41,10 @@ class Server : public ControlServer {
     gate_.emplace(socket_, options.keys ? ControlGate::Keys::kNeeded : ControlGate::Keys::kNone);
     if (options.keys) gate_->allow(options.keys->client_public);
     try {
-      socket_.socket().bind(options.endpoint);
+      socket_.socket().bind(listening_);
       endpoint_ = socket_.socket().get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& error) {
-      const ErrorCode code = error.num() == EADDRINUSE ? ErrorCode::kAddressInUse : ErrorCode::kConfiguration;
-      failControl(error, code,
-                  fmt::format("cannot listen on '{}'; port * takes a free one", options.endpoint));
+      failToListen(error);
     }
     if (options.keys) requireRefusal(endpoint_, options.keys->server_public);
     gate_->watch();
@@ -106,6 +106,7 @@ class Server : public ControlServer {
     bool cut_off = false;  // it sent too fast
   };
 
+  [[noreturn]] void failToListen(const zmq::error_t& error) const;
   bool sendTo(const std::string& identity, uint64_t sequence, std::string_view type, nlohmann::json body,
               bool patience, std::span<const std::byte> payload = {}) {
     const ControlMessage message{kControlVersion, options_.job_id,   options_.generation, kCoordinatorRank,
@@ -132,7 +133,8 @@ class Server : public ControlServer {
   bool hasItsPlace(const ReceivedFrames& received, int rank) const;
 
   ControlServerOptions options_;
-  std::string endpoint_;
+  std::string listening_;  // what it binds to: names are addresses there
+  std::string endpoint_;   // what became of it: with its port
   ControlSocket socket_;
   std::optional<ControlGate> gate_;
   mutable ControlCounters counters_;
@@ -143,6 +145,19 @@ class Server : public ControlServer {
   std::deque<std::string> forgotten_ = {};  // identities that were registered
   std::map<int, std::string> users_;        // reserved ranks
 };
+
+// Says what to do where that follows from the reason.
+void Server::failToListen(const zmq::error_t& error) const {
+  const int reason = error.num();
+  std::string advice;
+  if (reason == EADDRINUSE) advice = "; port * takes a free one";
+  if (reason == EADDRNOTAVAIL || reason == ENODEV)
+    advice = fmt::format("; write an address of this machine, or * for all of them, as {}",
+                         withHost(listening_, "*"));
+  if (reason == EINVAL) advice = "; expected tcp://ADDRESS:PORT, as tcp://10.0.0.1:7000";
+  failControl(error, reason == EADDRINUSE ? ErrorCode::kAddressInUse : ErrorCode::kConfiguration,
+              fmt::format("cannot listen on '{}'{}", options_.endpoint, advice));
+}
 
 // Counts a message that is dropped; the reason is for the next notice.
 std::nullopt_t Server::drop(uint64_t& counter, std::string reason) {

@@ -110,9 +110,10 @@ ClientKeys parseClientKeys(const std::string& text) {
   stream >> keys.server_public >> keys.client_public >> keys.client_secret;
   if (!isJobKey(keys.server_public) || !isJobKey(keys.client_public) || !isJobKey(keys.client_secret) ||
       stream >> rest) {
-    fail(ErrorCode::kAuthentication,
-         "{} does not hold three keys of 40 characters; the process that starts a worker sets it",
-         kClientKeysVariable);
+    fail(
+        ErrorCode::kAuthentication,
+        "what came as the keys of a job does not hold three keys of 40 characters; the process that starts a "
+        "worker hands them over");
   }
   return keys;
 }
@@ -139,6 +140,15 @@ void writeJobTicket(const std::string& path, const JobTicket& ticket) {
   }
   if (::rename(temporary.path.c_str(), path.c_str()) != 0) failWriting(path);
   temporary.renamed = true;
+}
+
+void removeJobTicket(const std::string& path, const std::string& job_id) noexcept {
+  try {
+    const std::optional<JobTicket> ticket = readJobTicket(path);
+    if (ticket && ticket->job_id == job_id) ::unlink(path.c_str());
+  } catch (const std::exception&) {
+    // What cannot be read was not written by this job.
+  }
 }
 
 std::optional<JobTicket> readJobTicket(const std::string& path) {

@@ -11,8 +11,9 @@
 //     auto ticket = readJobTicket("/shared/job.ticket");
 //     ControlClient::connect(ticket->endpoint, ticket->job_id, rank, 30s, {.keys = ticket->clientKeys()});
 //
-// Workers that a process starts itself get the keys through the environment (kClientKeysVariable), never
-// through arguments, which every user of the machine can read.
+// Workers that a process starts itself get the keys through a pipe that they inherit (giveKeys), never
+// through arguments, which every user of the machine can read, or the environment, which all that they start
+// would have.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,6 @@ bool isJobKey(const std::string& text);
 
 // "SERVER_PUBLIC CLIENT_PUBLIC CLIENT_SECRET", and back: Error(kAuthentication) when it is not that. Z85 has
 // no blanks.
-inline constexpr const char* kClientKeysVariable = "PIPESHARD_CONTROL_KEYS";
 std::string clientKeysText(const ClientKeys& keys);
 ClientKeys parseClientKeys(const std::string& text);
 
@@ -55,6 +55,9 @@ struct JobTicket {
 // Replaces `path` at once (temporary and rename) by a file that only its owner can read, from its first byte
 // on. Error(kDiskFull) with the system's reason.
 void writeJobTicket(const std::string& path, const JobTicket& ticket);
+
+// Removes the file at `path` if it is this job's; what another job has put there stays.
+void removeJobTicket(const std::string& path, const std::string& job_id) noexcept;
 
 // Nothing while there is no file at `path`. Error(kAuthentication) when its owner is another user, when
 // others may read or write it (copied without its mode: `chmod 600`), or when it is malformed;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,12 @@ class RendezvousStore {
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
 };
 
+// A rank that has left its address, and where it is tried in vain: "tcp://10.0.0.2:40123".
+struct UnansweredRank {
+  RankId rank;
+  std::string address;
+};
+
 struct GlooOptions {
   RankId rank = RankId(0);
   int size = 1;
@@ -50,6 +57,10 @@ struct GlooOptions {
   // Those to connect to, in any order; nothing: all. Whoever lists a rank is to be listed by it. Others
   // cannot be spoken to.
   std::optional<std::vector<RankId>> peers = {};
+  // Called within openGloo() while ranks that have left their addresses do not answer: after so long, again
+  // as often, and once with none when all have answered after all.
+  std::function<void(const std::vector<UnansweredRank>&)> on_unanswered = {};
+  std::chrono::milliseconds unanswered_after{10'000};
 };
 
 // Connects to all other ranks, which do the same; returns when every connection has been used in both

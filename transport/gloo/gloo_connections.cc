@@ -1,11 +1,16 @@
 // Opening and closing the connections of a mesh, and the threads that serve them.
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
+#include <netdb.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <string_view>
 
 #include "ir/base/ids_format.h"
 #include "transport/collectives/signals_blocked.h"
@@ -59,6 +64,20 @@ std::vector<char> addressFor(RankId rank, int size, const std::string& text) {
     position += length;
   }
   return position == text.size() ? found : std::vector<char>{};
+}
+
+// For people: "tcp://10.0.0.2:40123", of the bytes that Gloo has for an address.
+std::string endpointOf(const std::vector<char>& address) {
+  const ::gloo::transport::tcp::Address parsed(address);
+  const sockaddr_storage& place = parsed.getSockaddr();
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&place), sizeof place, host.data(), host.size(),
+                    port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return "an address that cannot be written";
+  const std::string_view text(host.data());
+  const bool is_six = text.find(':') != std::string_view::npos;
+  return fmt::format("tcp://{}{}{}:{}", is_six ? "[" : "", text, is_six ? "]" : "", port.data());
 }
 
 // Gloo begins with the place in its source, which helps nobody here.
@@ -128,7 +147,7 @@ void GlooMesh::connect(const GlooOptions& options, RendezvousStore& store) {
       throw;
     }
   }
-  awaitHellos(deadline, timeout);
+  awaitHellos(options, deadline, timeout);
 }
 
 void GlooMesh::startPeer(Peer& peer, const std::string& addresses) {
@@ -146,16 +165,25 @@ void GlooMesh::startPeer(Peer& peer, const std::string& addresses) {
   peer.thread = std::thread([this, &peer] { runPeer(peer); });
 }
 
-void GlooMesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds timeout) {
+void GlooMesh::awaitHellos(const GlooOptions& options, Clock::time_point deadline,
+                           std::chrono::milliseconds timeout) {
   Lock lock(mutex_);
   const auto failed = [](const std::unique_ptr<Peer>& peer) {
     return peer && !peer->greeted && peer->contact == Contact::kLost;
   };
   const auto missing = [](const std::unique_ptr<Peer>& peer) { return peer && !peer->greeted; };
-  changed_.wait_until(lock, deadline, [&] {
+  const auto is_over = [&] {
     return std::any_of(peers_.begin(), peers_.end(), failed) ||
            std::none_of(peers_.begin(), peers_.end(), missing);
-  });
+  };
+  bool told = false;
+  while (!is_over() && Clock::now() < deadline) {
+    const auto next = Clock::now() + options.unanswered_after;
+    if (changed_.wait_until(lock, std::min<Clock::time_point>(deadline, next), is_over)) break;
+    if (!options.on_unanswered || Clock::now() < next) continue;
+    tellUnanswered(lock, options);
+    told = true;
+  }
   const auto lost = std::find_if(peers_.begin(), peers_.end(), failed);
   if (lost != peers_.end()) {
     fail(ErrorCode::kPeerUnavailable,
@@ -166,9 +194,21 @@ void GlooMesh::awaitHellos(Clock::time_point deadline, std::chrono::milliseconds
   for (const auto& peer : peers_) {
     if (missing(peer)) silent.push_back(peer->rank);
   }
+  if (silent.empty() && told) tellUnanswered(lock, options);
   if (silent.empty()) return;
   fail(ErrorCode::kHang, "rank {}: rank {} did not connect within {} ms: stopped, stuck or out of reach",
        rank_, fmt::join(silent, ", rank "), timeout.count());
+}
+
+// Those that have not greeted.
+void GlooMesh::tellUnanswered(Lock& lock, const GlooOptions& options) {
+  std::vector<UnansweredRank> unanswered;
+  for (const auto& peer : peers_) {
+    if (peer && !peer->greeted) unanswered.push_back({peer->rank, endpointOf(peer->address)});
+  }
+  lock.unlock();
+  options.on_unanswered(unanswered);
+  lock.lock();
 }
 
 void GlooMesh::runPeer(Peer& peer) {

@@ -70,7 +70,8 @@ class GlooMesh : public MessageMesh {
 
   void connect(const GlooOptions& options, RendezvousStore& store);
   void startPeer(Peer& peer, const std::string& addresses);
-  void awaitHellos(Clock::time_point deadline, std::chrono::milliseconds timeout);
+  void awaitHellos(const GlooOptions& options, Clock::time_point deadline, std::chrono::milliseconds timeout);
+  void tellUnanswered(Lock& lock, const GlooOptions& options);
   void shutdown();
   void sayFarewell();
   void endPeerThread(Peer& peer);

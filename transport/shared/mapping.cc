@@ -1,11 +1,14 @@
 #include "transport/shared/mapping.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "ir/base/amounts.h"
 #include "ir/base/error.h"
 
 namespace pipeshard::shm {
@@ -35,6 +38,19 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 
 Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+void sizeSegment(int descriptor, size_t bytes, std::string_view purpose) {
+  if (::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0) return;
+  const int reason = errno;
+  rlimit limit{};
+  if (reason == EFBIG && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    fail(ErrorCode::kConfiguration,
+         "size of files: {} are allowed, {} needs {} (shared memory counts as a file); `ulimit -f {}`",
+         formatBytes(static_cast<int64_t>(limit.rlim_cur)), purpose, formatBytes(static_cast<int64_t>(bytes)),
+         (bytes >> 10) + 1);
+  }
+  fail(ErrorCode::kOutOfMemory, "cannot size {} to {} bytes: {}", purpose, bytes, std::strerror(reason));
 }
 
 }  // namespace pipeshard::shm

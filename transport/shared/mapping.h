@@ -1,5 +1,5 @@
-// One mmap of a file descriptor, unmapped on destruction. Errors: kOutOfMemory names the bytes and what they
-// were for.
+// Shared memory: the size of what a file descriptor stands for, and one mmap of it, unmapped on destruction.
+// Errors: kOutOfMemory names the bytes and what they were for.
 #pragma once
 
 #include <cstddef>
@@ -25,5 +25,9 @@ class Mapping {
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+// Gives a memory file its size. It counts as a file: Error(kConfiguration) where `ulimit -f` is below, with
+// the value that is needed; else kOutOfMemory.
+void sizeSegment(int descriptor, size_t bytes, std::string_view purpose);
 
 }  // namespace pipeshard::shm

@@ -70,10 +70,7 @@ Mapping populateArena(int descriptor, size_t bytes, ControlView view, RankId ran
          "available; use more devices, smaller microbatches or recomputation",
          rank, bytes, promised, available);
   }
-  if (::ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) {
-    fail(ErrorCode::kOutOfMemory, "rank {}: cannot size the arena to {} bytes: {}", rank, bytes,
-         std::strerror(errno));
-  }
+  sizeSegment(descriptor, bytes, fmt::format("the arena of rank {}", rank));
   // So that no process can pull pages from under the readers.
   ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   Mapping mapping = Mapping::map(descriptor, bytes, true, fmt::format("the arena of rank {}", rank));

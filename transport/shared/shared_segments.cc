@@ -96,10 +96,7 @@ SharedSegments SharedSegments::create(int size) {
   result.control_ = createSegment("pipeshard-control");
   const size_t bytes = shm::controlBytes(size);
   // Sparse: a slot costs memory only once it has been used.
-  if (::ftruncate(result.control_, static_cast<off_t>(bytes)) != 0) {
-    fail(ErrorCode::kOutOfMemory, "cannot size the control segment to {} bytes: {}", bytes,
-         std::strerror(errno));
-  }
+  shm::sizeSegment(result.control_, bytes, "the control segment");
   ::fcntl(result.control_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   const shm::Mapping mapping =
       shm::Mapping::map(result.control_, sizeof(shm::ControlHeader), true, "the control segment's header");

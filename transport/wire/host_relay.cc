@@ -132,6 +132,10 @@ void Relay::connect() {
     line.socket->socket().set(zmq::sockopt::immediate, false);  // the greeting waits for the connection
     line.socket->useKeys(ClientKeys{line.address.public_key, address_.public_key, secret_key_});
     line.monitor.emplace(line.socket->context(), line.socket->socket());
+    {
+      const std::lock_guard lock(mutex_);
+      unanswered_.insert(line.number);
+    }
     try {
       line.socket->socket().connect(endpoint);
     } catch (const zmq::error_t& error) {
@@ -143,6 +147,11 @@ void Relay::connect() {
   }
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
+}
+
+std::vector<int> Relay::unanswered() {
+  const std::lock_guard lock(mutex_);
+  return {unanswered_.begin(), unanswered_.end()};
 }
 
 std::optional<std::string> Relay::takeNotice() {

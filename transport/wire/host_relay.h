@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/base/ids.h"
 
@@ -54,6 +55,9 @@ class HostRelay {
   // Connects to them, when all of them have been introduced to all, too: who is not known is refused. A
   // second call does nothing. Error(kConfiguration): no endpoint.
   virtual void connect() = 0;
+  // Of the hosts that it connects to itself, those that have not answered yet: nobody is there, or something
+  // between lets nothing through. Any thread; none before connect(), and none that has answered and was lost.
+  virtual std::vector<int> unanswered() = 0;
   // A line for the log when somebody was refused since the last one; at most once a minute.
   virtual std::optional<std::string> takeNotice() = 0;
 };

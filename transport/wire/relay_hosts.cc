@@ -125,6 +125,7 @@ void Relay::take(HostLine& line, zmq::message_t message) {
 void Relay::greet(HostLine& line) {
   if (line.greeted) return refuse(line, "a second greeting");
   line.greeted = true;
+  noteAnswer(line);
   if (!line.socket) {
     sendFrame(line,
               {.kind = Kind::kHello, .number = static_cast<uint64_t>(options_.host), .bytes = kProtocol});
@@ -135,6 +136,11 @@ void Relay::greet(HostLine& line) {
       if (isHere(rank) && end.kind != Kind::kHello) sendFrame(line, end.frame, end.reason);
     }
   }
+}
+
+void Relay::noteAnswer(const HostLine& line) {
+  const std::lock_guard lock(mutex_);
+  unanswered_.erase(line.number);
 }
 
 bool Relay::sendOn(HostLine& line, zmq::message_t& message) {
@@ -173,6 +179,7 @@ void Relay::refuse(HostLine& line, const std::string& what) {
 void Relay::loseHost(HostLine& line, const std::string& reason) {
   if (line.lost) return;
   line.lost = true;
+  noteAnswer(line);
   for (uint8_t lane = 0; lane < kLanes; ++lane) {
     for (RankId rank : ends_[lane].ids()) {
       if (options_.host_of_rank[rank] != line.number) continue;

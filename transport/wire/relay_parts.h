@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -45,6 +46,7 @@ class Relay : public HostRelay {
   int attach(RankId rank, int lane) override;
   void introduce(const std::map<int, RelayAddress>& hosts) override;
   void connect() override;
+  std::vector<int> unanswered() override;
   std::optional<std::string> takeNotice() override;
 
  private:
@@ -90,6 +92,7 @@ class Relay : public HostRelay {
   void greet(HostLine& line);
   bool sendOn(HostLine& line, zmq::message_t& message);
   void sendFrame(HostLine& line, Frame frame, std::string_view payload = {});
+  void noteAnswer(const HostLine& line);
   void loseHost(HostLine& line, const std::string& reason);
   void refuse(HostLine& line, const std::string& what);
   HostLine* lineOf(int host);
@@ -122,7 +125,8 @@ class Relay : public HostRelay {
   NoticeRate notices_;
   std::atomic<bool> some_ended_{false};  // connections of the listening socket, perhaps that of a host
   std::chrono::steady_clock::time_point probe_until_, next_probe_;
-  std::mutex mutex_;      // guards the two below
+  std::mutex mutex_;  // guards the three below
+  std::set<int> unanswered_;
   uint64_t refused_ = 0;  // messages, and keys by others
   std::string last_refused_;
   std::thread thread_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/files/content_hash.h"
 #include "tests/disk_faults.h"
 #include "tests/expect_error.h"
 #include "tests/kill_at_system_call.h"
@@ -70,6 +72,24 @@ class CheckpointTest : public ::testing::Test {
     notices_.push_back(text);
   };
 };
+
+// What nobody trains from, and `export` reads.
+TEST_F(CheckpointTest, PlanFilesAreVerifiedToo) {
+  CheckpointFolder folder(path(), "job", 2, {{"plan.json", "{}"}, {"weights.json", ""}});
+  Checkpoint saved = commit(folder, 1);
+  verifyCheckpoint(saved);
+  EXPECT_ERROR(verifyPlanFiles(saved), ErrorCode::kNoGoodCheckpoint, "weights.json");
+  fs::remove(stepPath(1) + "/weights.json");
+  verifyPlanFiles(saved);
+  saved.plan = hashText(contentHash("{}"));
+  verifyPlanFiles(saved);
+  std::ofstream(stepPath(1) + "/plan.json").close();
+  EXPECT_ERROR(verifyPlanFiles(saved), ErrorCode::kNoGoodCheckpoint, "plan.json has the hash");
+  fs::remove(stepPath(1) + "/plan.json");
+  EXPECT_ERROR(verifyPlanFiles(saved), ErrorCode::kNoGoodCheckpoint, "plan.json is not there");
+  ASSERT_EQ(::mkfifo((stepPath(1) + "/plan.json").c_str(), 0600), 0);
+  EXPECT_ERROR(verifyPlanFiles(saved), ErrorCode::kNoGoodCheckpoint, "plan.json");
+}
 
 TEST_F(CheckpointTest, ComesBackWithItsTensorsWhole) {
   CheckpointFolder folder(path(), "job", 2, {{"plan.json", "{}"}});

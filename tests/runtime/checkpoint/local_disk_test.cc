@@ -162,6 +162,30 @@ TEST_F(LocalDisk, AWholeOneThatIsNewerThanTheCoordinatorsIsNotThrownAway) {
   EXPECT_TRUE(fs::exists(there_ + "/step-000005/COMMIT"));
 }
 
+// A part of one that several hosts have saved, and whose coordinator's disk is lost, say: this job's own
+// checkpoints must have come as far before it goes.
+TEST_F(LocalDisk, APartOfANewerOneStaysUntilAnotherIsAsNew) {
+  commitHere(5, 3);
+  commitHere(5, 6);
+  CheckpointFolder folder(here_, "next", 2);
+  folder.goOnAfter(3, CheckpointFolder::Later::kStay);
+  const auto commit = [&](int64_t step) {
+    const std::string partial = folder.partialOf(step);
+    Checkpoint checkpoint =
+        checkpointOf(step, {writeRank(partial, 0, "a"), writeRank(folder_.file("elsewhere"), 1, "b")});
+    checkpoint.job = "next";
+    checkpoint.elsewhere = {1};
+    folder.commit(checkpoint);
+  };
+  const auto at = [&](int64_t step) { return here_ + "/" + checkpointName(step); };
+  commit(4);
+  EXPECT_THAT(listCheckpoints(here_), ElementsAre(at(6), at(4), at(3)));
+  commit(5);
+  EXPECT_THAT(listCheckpoints(here_), ElementsAre(at(6), at(5), at(4)));
+  commit(7);
+  EXPECT_THAT(listCheckpoints(here_), ElementsAre(at(7), at(5)));
+}
+
 // A crash between the coordinator's commit and the other host's: the files there have their partial name.
 TEST_F(LocalDisk, AHostThatHadNotHeardOfTheCommitMakesUpForIt) {
   commitHere();

@@ -112,7 +112,8 @@ TEST(ResumeCheck, StepsThatTakeOtherExamplesOrMakeOtherUpdatesAreRefusedWithBoth
   expect(
       {16, 1},
       "checkpoint saved/step-000003 is of step 3 of a plan whose steps are 8 examples and 1 update: it has "
-      "done 24 examples and 3 updates. This plan's steps are 16 examples and 1 update: 3 of them stand "
+      "done 24 examples and 3 updates, or fewer examples where epochs have ended in a shorter batch. This "
+      "plan's steps are 16 examples and 1 update: 3 of them stand "
       "for 48 examples and 3 updates");
   expect({16, 1}, "(`--dim batch=8`, where");
   expect({32, 4}, "3 of them stand for 96 examples and 12 updates");

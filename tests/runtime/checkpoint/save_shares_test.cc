@@ -163,6 +163,18 @@ TEST(SaveShares, RowsOfWhatIsAPartItselfBeginWhereItDoes) {
   EXPECT_EQ(shares.tensors.at(0).slices, slices);
 }
 
+TEST(SaveShares, ProgramsOfAnotherPlanAreRefused) {
+  EXPECT_ERROR(shareSaves(replicas(2), {"", "", ""}), ErrorCode::kVersionMismatch, "of another plan");
+  Program program = programOf(0, 1, {{"a", {8, 2}, true}});
+  Buffer gradient = program.buffer(BufferId(0));
+  gradient.kind = BufferKind::kGradient;
+  program.buffers.emplace_back() = gradient;
+  requireSaved(program, {{BufferId(0)}, {BufferId(0), RowRange{6, 2}}});
+  for (const SavedBuffer& saved :
+       {SavedBuffer{BufferId(1)}, SavedBuffer{BufferId(2)}, SavedBuffer{BufferId(0), RowRange{7, 2}}})
+    EXPECT_ERROR(requireSaved(program, {saved}), ErrorCode::kVersionMismatch, "does not keep");
+}
+
 TEST(SaveShares, PartsThatAreNotTheWholeAreABug) {
   EXPECT_ERROR(shareSaves(setOf({programOf(0, 1, {{"w", {4}, true, BufferPart{{8}, {0}}}})}), {""}),
                ErrorCode::kInternal, "'parameter/w' in parts that are not the whole");

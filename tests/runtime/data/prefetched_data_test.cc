@@ -85,16 +85,16 @@ TEST(PrefetchedData, AStepAgainOrInPartOrInAnotherOrderIsRight) {
 
 TEST(PrefetchedData, ReadsBesideTheStep) {
   std::atomic<int> reads{0};
-  const auto data = prefetch(std::make_unique<SlowRows>(milliseconds(10), 0, reads));
+  const auto data = prefetch(std::make_unique<SlowRows>(milliseconds(40), 0, reads));
   for (int64_t step = 1; step <= 2; ++step) expectStep(*data, step);
   std::chrono::steady_clock::duration waited{};
   for (int64_t step = 3; step <= 8; ++step) {
-    std::this_thread::sleep_for(milliseconds(60));  // the step's work; four reads take 40
+    std::this_thread::sleep_for(milliseconds(240));  // the step's work; four reads take 160
     const auto start = std::chrono::steady_clock::now();
     expectStep(*data, step);
     waited += std::chrono::steady_clock::now() - start;
   }
-  EXPECT_LT(waited, milliseconds(6 * 20));  // of 6 * 40
+  EXPECT_LT(waited, milliseconds(6 * 80));  // of 6 * 160
   EXPECT_LE(reads.load(), 4 * 9);           // none twice; one step ahead
 }
 

@@ -49,15 +49,15 @@ TEST(DeviceTimes, TakeThePlaceOfTheHosts) {
     recorded.recorder.begin(kFront, 3, Clock::now());
     recorded.recorder.end(kFront, Clock::now());
     recorded.recorder.begin(kFront, 5, Clock::now());
-    std::this_thread::sleep_for(milliseconds(20));  // the host is earlier than the device
+    std::this_thread::sleep_for(milliseconds(60));  // the host is earlier than the device
     began = Clock::now();
     const size_t pair = times.begin(kFront);
-    std::this_thread::sleep_for(milliseconds(4));
+    std::this_thread::sleep_for(milliseconds(40));
     met = Clock::now();
-    std::this_thread::sleep_for(milliseconds(4));
+    std::this_thread::sleep_for(milliseconds(40));
     times.end(kFront, pair, met);
     ended = Clock::now();
-    recorded.recorder.end(kFront, Clock::now() + milliseconds(50));
+    recorded.recorder.end(kFront, Clock::now() + milliseconds(100));
     times.resolve();
     recorded.recorder.endStep(Clock::now());
   }
@@ -65,7 +65,7 @@ TEST(DeviceTimes, TakeThePlaceOfTheHosts) {
   ASSERT_EQ(step.lanes[0].size(), 2u);
   const TraceRecord& record = step.lanes[0][1];
   EXPECT_EQ(record.instruction, 5u);
-  constexpr double kOff = 2e6;  // ns, on a busy machine
+  constexpr double kOff = 2e7;  // ns, on a busy machine
   EXPECT_NEAR(record.start_ns, nsOf(began), kOff);
   EXPECT_NEAR(record.end_ns, nsOf(ended), kOff);
   EXPECT_NEAR(record.waited_ns, (met - began).count(), kOff);

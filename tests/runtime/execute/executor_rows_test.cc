@@ -226,7 +226,7 @@ void expectCollectives(int ranks, DataType type) {
         SharedMemoryCommunicator::open(duplicate(segments), RankId(rank), std::chrono::seconds(20));
     executor.attach(communicator->createArena(executor.memory().total_bytes), communicator.get(), data.get());
     // the others wait inside their subgraph
-    if (rank == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (rank == ranks - 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
     reports[rank] = executor.runStep(1);
     std::memcpy(y[rank].data(), executor.content(executor.program().results[0].buffer).data(), 3 * sizeof(T));
     communicator->barrier(executor.program().groups[GroupId(0)]);
@@ -247,8 +247,8 @@ void expectCollectives(int ranks, DataType type) {
       EXPECT_EQ(y[rank][c], expected) << "rank " << rank << ", column " << c;
     }
   }
-  EXPECT_GT(reports[0].transfer_seconds, 0.03);
-  EXPECT_LT(reports[0].compute_seconds, 0.03);
+  EXPECT_GT(reports[0].transfer_seconds, 0.2);
+  EXPECT_LT(reports[0].compute_seconds, 0.2);
 }
 
 TEST(ExecutorCollectives, SumInsideASubgraphOverItsGroups) {

@@ -1,6 +1,7 @@
 #include "runtime/files/npz.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <random>
@@ -126,6 +127,14 @@ TEST(NpzFile, SurvivesRandomDamage) {
     }
   }
   EXPECT_GT(refused, 500);
+}
+
+TEST(NpzFile, SaysOfWhatIsNoFileThatItIsThere) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.file("pipe.npz");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_ERROR(NpzFile::open(pipe), ErrorCode::kMissingInput, pipe + " is no plain file");
+  EXPECT_ERROR(NpzFile::open(folder.file("none.npz")), ErrorCode::kMissingInput, "there is no data file");
 }
 
 }  // namespace

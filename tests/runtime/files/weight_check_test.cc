@@ -76,6 +76,26 @@ TEST(WeightCheck, NoticesOtherContentOfALargeFile) {
   EXPECT_ERROR(checkWeightFiles(files), ErrorCode::kConfiguration, "changed since planning");
 }
 
+// Between the samples: it cannot be seen, but that the file is a later one is said.
+TEST(WeightCheck, SaysWhichLargeFileWasWrittenAfterTheRecord) {
+  const Weights weights(uint64_t{1} << 30);
+  const Program program = reader(weights.path, 0, 16);
+  const TemporaryFolder plan;
+  std::ofstream(plan.file(kWeightFilesName)) << weightFilesToJson(recordWeightFiles({&program}));
+  std::vector<std::string> notices;
+  const auto check = [&] {
+    checkWeightFiles(plan.path(), [&](const std::string& text) { notices.push_back(text); });
+  };
+  fs::last_write_time(weights.path, fs::last_write_time(plan.file(kWeightFilesName)) - std::chrono::hours(1));
+  check();
+  EXPECT_TRUE(notices.empty());
+  writeByte(weights.path, 500'000, 1);
+  fs::last_write_time(weights.path, fs::last_write_time(plan.file(kWeightFilesName)) + std::chrono::hours(1));
+  check();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_NE(notices[0].find(weights.path + " was written after the plan was made"), std::string::npos);
+}
+
 TEST(WeightCheck, AcceptsACopyWithAnotherTime) {
   const Weights weights;
   const Program program = reader(weights.path, 0, 16);

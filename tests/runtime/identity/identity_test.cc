@@ -335,6 +335,20 @@ std::vector<std::string> noticesOf(const std::string& directory) {
   return notices;
 }
 
+// It would take minutes to read, and nothing could use it.
+TEST(PlanPrograms, AFileBeyondWhatIsEverReadIsRefusedAtOnce) {
+  const TemporaryFolder folder;
+  writePlanDirectory(folder.path(), pipelineImages(2));
+  ProgramFolder programs(folder.path());
+  const std::string subgraph = programs.subgraphFiles(RankId(0)).at(0);
+  std::filesystem::resize_file(subgraph, uint64_t{40} << 30);
+  EXPECT_ERROR(noticesOf(folder.path()), ErrorCode::kBadModel, "subgraphs");
+  std::filesystem::resize_file(subgraph, 0);
+  std::filesystem::resize_file(folder.file(kindFileName(KindId(0), StepSize::kWholeBatch)),
+                               uint64_t{40} << 30);
+  EXPECT_ERROR(noticesOf(folder.path()), ErrorCode::kConfiguration, "kinds");
+}
+
 // What a worker says that it has loaded is what it has loaded, whatever becomes of the files meanwhile.
 TEST(PlanPrograms, AreReadOnceAndTheirDigestIsOfWhatWasRead) {
   const TemporaryFolder folder;
@@ -350,6 +364,20 @@ TEST(PlanPrograms, AreReadOnceAndTheirDigestIsOfWhatWasRead) {
   EXPECT_EQ(programsDigest(programs, RankId(1)), digest);
   EXPECT_ERROR(programs.program(RankId(1)), ErrorCode::kMissingInput, "kinds/0001.json");
   EXPECT_ERROR(ProgramFolder(folder.path()), ErrorCode::kMissingInput, "ranks.json");
+}
+
+// Who gives a set of programs away, and reads some of them again, does not mix two plans.
+TEST(PlanPrograms, AreNotReadAgainWhenTheyAreOthers) {
+  const TemporaryFolder folder;
+  writePlanDirectory(folder.path(), pipelineImages(2));
+  ProgramFolder kept(folder.path()), programs(folder.path());
+  kept.readAll();
+  EXPECT_EQ(programs.takeSet().ranks.size(), 2U);
+  std::ofstream(folder.file("kinds/0001.json"), std::ios::app) << "\n";
+  EXPECT_ERROR(programs.program(RankId(1)), ErrorCode::kVersionMismatch, "was replaced");
+  EXPECT_ERROR(programs.takeSet(), ErrorCode::kVersionMismatch, "kinds/0001.json is another file");
+  EXPECT_EQ(kept.program(RankId(1)).rank, RankId(1));
+  EXPECT_EQ(kept.takeSet().kinds.size(), 2U);
 }
 
 TEST(PlanPrograms, AreVerifiedWhenTheyAreNotAsRecorded) {

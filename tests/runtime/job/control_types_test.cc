@@ -30,6 +30,7 @@ std::vector<Case> cases() {
       {workerMessages(), kRegister, R"({"pid": 1, "index": 7})"},
       {workerMessages(), kRegister, R"({"pid": 1, "devices": 7})"},
       {workerMessages(), kRegister, R"({"pid": 1, "attempt": 7})"},
+      {workerMessages(), "unreached", R"({"peers": [{"number": 7, "address": ""}]})"},
       {workerMessages(), "error", R"({"code": 7, "message": ""})"},
       {workerCommands(), "save", R"({"step": 1, "folder": "", "buffers": [{"buffer": 7}], "last": true})"},
   };

@@ -85,7 +85,7 @@ TEST(RunJob, SaysWhereAllAreWhenNobodyMoves) {
   plan.spec.stall_timeout = std::chrono::seconds(2);
   const Clock::time_point start = Clock::now();
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "no worker has moved for 2 s");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "receive");
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kHang, "worker of rank 1");
 }
@@ -135,7 +135,7 @@ TEST(RunJob, GivesUpAWorkerThatCannotBeKilled) {
 
 TEST(RunJob, EndsALoadingThatTakesTooLong) {
   JobPlan plan;
-  plan.spec.load_timeout = std::chrono::milliseconds(4500);
+  plan.spec.load_timeout = std::chrono::milliseconds(3500);  // before it is silent for 5 s
   std::vector<std::string> notices;
   EXPECT_ERROR(runJob(plan.spec,
                       [&](const JobProgress& progress) {
@@ -145,15 +145,6 @@ TEST(RunJob, EndsALoadingThatTakesTooLong) {
                       }),
                ErrorCode::kHang, "--load-timeout");
   EXPECT_THAT(notices, ::testing::Contains(::testing::HasSubstr("loading: ")));
-}
-
-// A worker of this program, behind a shell that does something else first.
-std::string workerBehind(const TemporaryFolder& folder, const std::string& command) {
-  const std::string path =
-      folder.write("worker", fmt::format("#!/bin/sh\n{}\nexec {} \"$@\"\n", command,
-                                         std::filesystem::read_symlink("/proc/self/exe").string()));
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  return path;
 }
 
 // As from a slow disk.

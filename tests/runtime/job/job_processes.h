@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "runtime/job/coordinator.h"
 #include "tests/runtime/pipeline_program.h"
@@ -33,6 +36,15 @@ inline bool waitUntilGone(const std::vector<int>& pids, std::chrono::seconds lim
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return false;
+}
+
+// A worker of this program, behind a shell that does something else first.
+inline std::string workerBehind(const TemporaryFolder& folder, const std::string& command) {
+  const std::string path =
+      folder.write("worker", fmt::format("#!/bin/sh\n{}\nexec {} \"$@\"\n", command,
+                                         std::filesystem::read_symlink("/proc/self/exe").string()));
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
 }
 
 // A plan directory, and a job of it.

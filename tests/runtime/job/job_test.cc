@@ -281,7 +281,7 @@ TEST(RunJob, NamesAWorkerThatWasKilledWhileOthersMeetItInTheBackground) {
                         }),
                  ErrorCode::kPeerUnavailable, "worker of rank 1");
     EXPECT_LT(Clock::now() - killed, std::chrono::seconds(10));
-    EXPECT_TRUE(waitUntilGone(pids, std::chrono::seconds(2)));
+    EXPECT_TRUE(waitUntilGone(pids, std::chrono::seconds(10)));
   }
 }
 
@@ -332,7 +332,7 @@ TEST(RunJob, RefusesProgramsThatDoNotFitEachOther) {
   JobPlan plan(std::move(images));
   const Clock::time_point start = Clock::now();
   EXPECT_ERROR(runJob(plan.spec), ErrorCode::kConfiguration, "do not fit each other");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(RunJob, RefusesAProgramThatUsesWhatItHasNot) {
@@ -347,16 +347,14 @@ TEST(RunJob, RefusesAProgramThatUsesWhatItHasNot) {
 }
 
 TEST(RunJob, NoticesAPlanThatIsReplacedWhileItLoads) {
+  const TemporaryFolder folder;
   JobPlan plan;
-  EXPECT_ERROR(
-      runJob(plan.spec,
-             [&](const JobProgress& progress) {
-               if (progress.kind != JobProgress::Kind::kStarted) return;
-               for (const int rank : {0, 1})
-                 std::ofstream(plan.folder.file(fmt::format("kinds/000{}.json", rank)), std::ios::app)
-                     << "\n";
-             }),
-      ErrorCode::kVersionMismatch, "has loaded other programs");
+  // Before a worker reads it, and behind the coordinator's own look.
+  std::string changes;
+  for (const int kind : {0, 1})
+    changes += fmt::format("echo >> {}\n", plan.folder.file(fmt::format("kinds/000{}.json", kind)));
+  plan.spec.worker_executable = workerBehind(folder, changes);
+  EXPECT_ERROR(runJob(plan.spec), ErrorCode::kVersionMismatch, "has loaded other programs");
 }
 
 TEST(RunJob, ReportsTheCauseAndNotItsConsequences) {
@@ -434,7 +432,7 @@ TEST(RunJob, LeavesNoWorkerWhenTheCoordinatorIsKilled) {
   EXPECT_FALSE(isGone(pid0) || isGone(pid1));
   ::kill(coordinator, SIGKILL);
   ::waitpid(coordinator, nullptr, 0);
-  EXPECT_TRUE(waitUntilGone({pid0, pid1}, std::chrono::seconds(5)));
+  EXPECT_TRUE(waitUntilGone({pid0, pid1}, std::chrono::seconds(20)));
   std::fclose(output);
 }
 

@@ -38,6 +38,12 @@ class PosedNode {
   // Its worker's, once it has registered.
   bool hasWorker() const { return worker_ != nullptr; }
   void sayError(nlohmann::json body) { worker_->send("error", std::move(body)); }
+  // Its daemon, or its worker, that the other one does not answer it.
+  void sayUnreached(bool as_daemon, int other) {
+    nlohmann::json peers = nlohmann::json::array();
+    peers.push_back({{"number", other}, {"address", "tcp://10.0.0.2:40123"}});
+    (as_daemon ? client_ : worker_)->send("unreached", {{"peers", std::move(peers)}});
+  }
   // As a worker that waits for what becomes of the job.
   void beat() {
     worker_->send(
@@ -140,6 +146,39 @@ TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
     EXPECT_ERROR(runJob(jobOf(folder, pool)), ErrorCode::kPeerUnavailable,
                  has_begun_there ? "rank 0 (host posed, pid 2000): a broken cable"
                                  : "rank 1 (host posed, pid 2001): a peer has given up");
+    pool.dismiss(0, "");
+    posing.join();
+  }
+}
+
+// At the end of the time to load, or of the worker's own.
+TEST(PosedNodes, HostsThatDoNotReachEachOtherAreNamed) {
+  for (const bool as_daemon : {true, false}) {
+    const TemporaryFolder folder;
+    writePlanDirectory(folder.path(), pipelineImages(2));
+    NodePool pool(ofTwo());
+    std::thread posing([&] {
+      PosedNode nodes[] = {{pool, 0}, {pool, 1}};
+      const Clock::time_point begin = Clock::now();
+      bool has_said = false, has_given_up = as_daemon;
+      poseUntilOver(nodes, [&] {
+        for (PosedNode& node : nodes) node.beat();
+        if (!std::exchange(has_said, true)) nodes[1].sayUnreached(as_daemon, 0);
+        if (Clock::now() > begin + seconds(1) && !std::exchange(has_given_up, true))
+          nodes[1].sayError({{"code", 81}, {"message", "rank 0 did not connect"}});
+      });
+    });
+    JobSpec spec = jobOf(folder, pool);
+    spec.load_timeout = seconds(as_daemon ? 3 : 30);
+    std::string notices;
+    const auto listen = [&](const JobProgress& event) { notices += event.text + "\n"; };
+    EXPECT_ERROR(
+        runJob(spec, listen), ErrorCode::kPeerUnavailable,
+        "node 1 (host posed) does not reach node 0 (host posed) at tcp://10.0.0.2:40123: a firewall");
+    if (as_daemon) {
+      EXPECT_THAT(notices,
+                  ::testing::HasSubstr("loading: 0 of 2 workers are ready; node 1 (host posed) does"));
+    }
     pool.dismiss(0, "");
     posing.join();
   }

@@ -1,5 +1,6 @@
 #include "runtime/job/worker_arguments.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include "runtime/job/worker.h"
@@ -46,5 +47,23 @@ TEST(WorkerArguments, ComeBackAsTheyWere) {
   EXPECT_ERROR(parseWorkerArguments({"--data-plane", "open"}), ErrorCode::kUsage, "expected curve");
   EXPECT_ERROR(parseWorkerArguments({"--wires", "7"}), ErrorCode::kUsage, "expected 2 descriptors");
 }
+
+TEST(WorkerArguments, KeysComeThroughAPipe) {
+  WorkerOptions options;
+  EXPECT_FALSE(giveKeys(options).valid());  // there are none
+  options.keys = makeJobKeys().clientKeys();
+  Descriptor pipe = giveKeys(options);
+  const std::vector<std::string> arguments = workerArguments(options);
+  for (const std::string& argument : arguments)
+    EXPECT_EQ(argument.find(options.keys->client_secret), std::string::npos);
+  WorkerOptions got = parseWorkerArguments(arguments);
+  EXPECT_EQ(got.keys_descriptor, pipe.release());
+  takeKeys(got);
+  EXPECT_EQ(clientKeysText(got.keys.value()), clientKeysText(*options.keys));
+  WorkerOptions none;
+  none.keys_descriptor = ::open("/dev/null", O_RDONLY);
+  EXPECT_ERROR(takeKeys(none), ErrorCode::kAuthentication, "three keys");
+}
+
 }  // namespace
 }  // namespace pipeshard

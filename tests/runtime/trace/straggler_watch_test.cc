@@ -46,6 +46,21 @@ TEST(StragglerWatch, NamesWhoHasBecomeSlowerAlone) {
   EXPECT_TRUE(found[0].than_before);
 }
 
+// The commonest pipeline: two ranks that do different things, of which one has become slower.
+TEST(StragglerWatch, NamesOneOfTwoThatDoDifferentThings) {
+  for (const int slow : {0, 1}) {
+    StragglerWatch watch(kinds({0, 1}));
+    EXPECT_TRUE(steps(watch, 60, {0.5, 0.6}).empty());
+    const std::vector<Straggler> found = steps(watch, 60, {slow == 0 ? 2.0 : 0.5, slow == 1 ? 2.4 : 0.6});
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].rank, RankId(slow));
+    EXPECT_NEAR(found[0].times, 4, 0.01);
+  }
+  StragglerWatch both(kinds({0, 1}));
+  EXPECT_TRUE(steps(both, 60, {0.5, 0.6}).empty());
+  EXPECT_TRUE(steps(both, 100, {1, 1.2}).empty());  // longer sequences
+}
+
 TEST(StragglerWatch, SaysNothingOfWhatAllHaveInCommonOrIsOverSoon) {
   StragglerWatch all(kinds({0, 1, 2}));
   steps(all, 40, {0.5, 1, 2});

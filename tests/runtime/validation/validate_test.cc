@@ -132,6 +132,31 @@ TEST(ValidationReport, PassesOnlyWhenEveryTensorDoes) {
   EXPECT_FALSE(report.passed());
 }
 
+// Neither "equals" nor "differs", unless another tensor does.
+TEST(ValidationReport, SaysWhatIsNotANumberOnOneDeviceEither) {
+  const auto lost = [](const std::string& name, int step) {
+    TensorComparison tensor;
+    tensor.name = name;
+    tensor.step = step;
+    tensor.error = std::numeric_limits<double>::infinity();
+    tensor.bound = 1e-5;
+    tensor.not_a_number = true;
+    return tensor;
+  };
+  ValidationReport report;
+  EXPECT_EQ(report.firstNotANumber(), nullptr);
+  report.tensors = {lost("v", 2), lost("w", 1)};
+  EXPECT_FALSE(report.passed());
+  EXPECT_FALSE(mayBeRounding(report));
+  EXPECT_FALSE(mayBeRounding(report, true));
+  ASSERT_NE(report.firstNotANumber(), nullptr);
+  EXPECT_EQ(report.firstNotANumber()->name, "w");
+  report.tensors.push_back(lost("u", 1));
+  report.tensors.back().not_a_number = false;  // on one side alone
+  EXPECT_EQ(report.firstNotANumber(), nullptr);
+  EXPECT_FALSE(report.passed());
+}
+
 ValidationReport differing(ComparedKind kind, double error, bool passes_in_float64) {
   ValidationReport report;
   report.tensors.push_back(

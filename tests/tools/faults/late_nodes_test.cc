@@ -4,67 +4,33 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/tools/command.h"
+#include "tests/job_on_nodes.h"
 
 namespace pipeshard {
 namespace {
 
-using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-class LateNodes : public ::testing::Test {
+class LateNodes : public JobOnNodes {
  protected:
-  struct Process {
-    pid_t pid = -1;
-    std::string name;
-  };
-
-  // What a test that has failed has left.
-  ~LateNodes() override {
-    for (const pid_t pid : processesMentioning(folder_.path().string())) ::kill(pid, SIGKILL);
-  }
-
-  Process start(const std::string& name, const std::vector<std::string>& arguments) {
-    return {startPipeshard(arguments, folder_.file(name + ".out"), folder_.file(name + ".err")), name};
-  }
-  CommandResult finish(const Process& process, seconds limit = seconds(60)) {
-    return finishPipeshard(process.pid, folder_.file(process.name + ".out"),
-                           folder_.file(process.name + ".err"), limit);
-  }
   void plan() {
     const CommandResult planned = runPipeshard({"plan", "examples/mlp.onnx", "--cluster", "2x2", "--stages",
                                                 "uniform:4", "--microbatches", "4", "-o", plan_});
     ASSERT_EQ(planned.exit_code, 0) << planned.errors;
   }
-  Process startNode(const std::string& name, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments{"node", "--key-file", key_, "--wait", "30"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return start(name, arguments);
-  }
-  bool waits(const Process& node) const {
-    return readFile(folder_.file(node.name + ".err")).find("waiting for") != std::string::npos;
-  }
   void startWaitingNodes() {
-    for (const char* said : {"node0.err", "node1.err"}) std::filesystem::remove(folder_.file(said));
     first_ = startNode("node0");
     second_ = startNode("node1");
-    ASSERT_TRUE(eventually([&] { return waits(first_) && waits(second_); }, seconds(20)));
+    ASSERT_TRUE(first_.comes("waiting for"));
+    ASSERT_TRUE(second_.comes("waiting for"));
   }
-  Process startRun(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> arguments{"run",        plan_, "--listen",       "tcp://127.0.0.1:*",
-                                       "--key-file", key_,  "--node-timeout", "30"};
+  CommandProcess startRun(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments{"run", plan_};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    return start("run", arguments);
-  }
-  void expectNothingLeft() {
-    EXPECT_TRUE(eventually([&] { return processesMentioning(plan_).empty(); }, seconds(5)));
-    EXPECT_FALSE(std::filesystem::exists(key_));
+    return startListening("run", arguments);
   }
 
-  TemporaryFolder folder_;
-  std::string key_ = folder_.file("job.key");
-  std::string plan_ = folder_.file("job.plan");
-  Process run_, first_, second_;
+  CommandProcess run_, first_, second_;
 };
 
 // Of a job that is requeued when all is done, say: whoever waits for it hears so.
@@ -77,11 +43,11 @@ TEST_F(LateNodes, AFinishedJobThatIsStartedAgainEndsWellOnAllNodes) {
   ASSERT_EQ(trained.exit_code, 0) << trained.errors;
   startWaitingNodes();
   run_ = startRun(done);
-  const CommandResult again = finish(run_, seconds(20));
+  const CommandResult again = run_.finish();
   EXPECT_EQ(again.exit_code, 0) << again.errors;
   EXPECT_THAT(again.output, HasSubstr("nothing is left to do"));
-  for (const Process& node : {first_, second_}) {
-    const CommandResult ended = finish(node, seconds(5));
+  for (const CommandProcess& node : {first_, second_}) {
+    const CommandResult ended = node.finish();
     EXPECT_EQ(ended.exit_code, 0) << ended.errors;
     EXPECT_THAT(ended.errors, HasSubstr("the job is done"));
   }
@@ -96,13 +62,13 @@ TEST_F(LateNodes, ACoordinatorThatRefusesTellsItsNodesWhy) {
     if (!has_plan) std::filesystem::rename(plan_, plan_ + ".elsewhere");
     startWaitingNodes();
     run_ = startRun({"--checkpoint", folder_.file(has_plan ? "no_folder/saved" : "saved")});
-    const CommandResult refused = finish(run_, seconds(20));
+    const CommandResult refused = run_.finish();
     EXPECT_THAT(refused.exit_code, ::testing::AnyOf(66, 73, 78)) << refused.errors;
     const size_t at = refused.errors.rfind(": ");
     ASSERT_NE(at, std::string::npos);
     const std::string why = refused.errors.substr(at + 2, refused.errors.find('\n', at) - at - 2);
-    for (const Process& node : {first_, second_}) {
-      const CommandResult ended = finish(node, seconds(5));
+    for (const CommandProcess& node : {first_, second_}) {
+      const CommandResult ended = node.finish();
       EXPECT_EQ(ended.exit_code, refused.exit_code) << ended.errors;
       EXPECT_THAT(ended.errors, HasSubstr("the job is over: "));
       EXPECT_THAT(ended.errors, HasSubstr(why));
@@ -112,13 +78,32 @@ TEST_F(LateNodes, ACoordinatorThatRefusesTellsItsNodesWhy) {
   }
 }
 
+// Whoever started it need not wait for the reason until nodes have been told.
+TEST_F(LateNodes, ARefusedCommandSaysWhyAtOnce) {
+  plan();
+  const std::vector<std::string> nodes = {"--listen", "tcp://127.0.0.1:*", "--key-file", key_};
+  for (std::vector<std::string> command : {std::vector<std::string>{"run", folder_.file("no.plan")},
+                                           std::vector<std::string>{"run", plan_, "--on-nan", "rewind"},
+                                           std::vector<std::string>{"validate", folder_.file("no.plan")}}) {
+    command.insert(command.end(), nodes.begin(), nodes.end());
+    const CommandResult refused = runPipeshard(command);
+    const size_t reason = refused.errors.find("pipeshard: "),
+                 told = refused.errors.find("nodes that come within");
+    EXPECT_NE(refused.exit_code, 0);
+    ASSERT_NE(told, std::string::npos) << refused.errors;
+    EXPECT_LT(reason, told) << refused.errors;
+    EXPECT_EQ(refused.errors.rfind("pipeshard: "), reason) << refused.errors;  // once
+  }
+}
+
 // That of the daemon which starts it, as under a launcher: a command line that cannot be read never listens.
 TEST_F(LateNodes, ACommandThatEndsBeforeItListensEndsTheNodesOfOtherHosts) {
   second_ = startNode("node1", {"--index", "1"});
+  ASSERT_TRUE(second_.comes("waiting for"));  // a node that comes later is not told
   first_ =
       startNode("node0", {"--index", "0", "--join", "tcp://127.0.0.1:*", "run", plan_, "--no-such-option"});
-  EXPECT_EQ(finish(first_, seconds(20)).exit_code, 64);
-  const CommandResult other = finish(second_, seconds(5));
+  EXPECT_EQ(first_.finish().exit_code, 64);
+  const CommandResult other = second_.finish();
   EXPECT_EQ(other.exit_code, 64) << other.errors;
   EXPECT_THAT(other.errors, HasSubstr("`run` has ended with 64 before nodes could join"));
   expectNothingLeft();
@@ -128,14 +113,56 @@ TEST_F(LateNodes, ACommandThatEndsBeforeItListensEndsTheNodesOfOtherHosts) {
 TEST_F(LateNodes, ARefusedCommandLeavesTheKeyFileOfAnotherJob) {
   plan();
   run_ = startRun();
-  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, seconds(10)));
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, kPatience));
   const std::string keys = readFile(key_);
   const CommandResult refused =
       runPipeshard({"run", folder_.file("no.plan"), "--listen", "tcp://127.0.0.1:*", "--key-file", key_});
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_EQ(readFile(key_), keys);
-  kill(run_.pid, SIGTERM);
-  finish(run_);
+  kill(run_.pid(), SIGTERM);
+  run_.finish();
+}
+
+TEST_F(LateNodes, TwoJobsDoNotHaveOneKeyFile) {
+  plan();
+  run_ = startRun();
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(key_); }, kPatience));
+  const std::string keys = readFile(key_);
+  const CommandResult second = runPipeshard(
+      {"run", plan_, "--listen", "tcp://127.0.0.1:*", "--key-file", key_, "--node-timeout", "1"});
+  EXPECT_EQ(second.exit_code, 84) << second.errors;
+  EXPECT_THAT(second.errors, HasSubstr("another job has its keys in " + key_));
+  EXPECT_THAT(second.errors, HasSubstr(std::to_string(run_.pid())));
+  EXPECT_EQ(readFile(key_), keys);
+  kill(run_.pid(), SIGKILL);  // what it leaves is replaced
+  run_.finish();
+  EXPECT_EQ(readFile(key_), keys);
+  run_ = startListening("third", {"run", plan_});
+  EXPECT_TRUE(eventually([&] { return readFile(key_) != keys; }, kPatience));
+  kill(run_.pid(), SIGTERM);
+  run_.finish();
+  expectNothingLeft();
+  EXPECT_FALSE(std::filesystem::exists(key_ + ".lock"));
+}
+
+// What is given behind the command is the command's: how long it waits for its nodes, too.
+TEST_F(LateNodes, ACommandMaySayItselfHowLongItWaits) {
+  plan();
+  first_ = startNode("node0", {"--index", "0", "run", plan_, "--steps", "3", "--node-timeout", "1"});
+  const CommandResult result = first_.finish();
+  EXPECT_EQ(result.exit_code, 69) << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("not all nodes have joined within 1 s"));
+  expectNothingLeft();
+}
+
+// A name that nobody knows may come to be known; meanwhile it is said that it is not.
+TEST_F(LateNodes, ANodeSaysThatItDoesNotKnowTheNameOfItsCoordinator) {
+  const CommandResult result =
+      runPipeshard({"node", "--join", "tcp://no-such-host.invalid:7000", "--insecure", "--wait", "1"});
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.errors,
+              HasSubstr("waiting for a coordinator at tcp://no-such-host.invalid:7000: its name"));
+  EXPECT_THAT(result.errors, HasSubstr("within 1 s: its name has no address on this host"));
 }
 
 TEST_F(LateNodes, KeysAndNoKeysContradictEachOther) {

@@ -422,7 +422,7 @@ TEST_F(HeldOut, RowsThatDevicesCannotShareAreNamed) {
   const std::string directory =
       plan(kGpt2, {"--cluster", "1x2", "--stages", "uniform:1", "--method", "zero2", "--microbatches", "2"});
   evaluated(directory, data, held_out);
-  EXPECT_THAT(ran_.output, HasSubstr("the last 1 example that the plan's devices cannot share are left out"));
+  EXPECT_THAT(ran_.output, HasSubstr("the last example that the plan's devices cannot share is left out"));
 }
 
 TEST_F(HeldOut, WhatCannotBeIsRefusedByName) {

@@ -146,7 +146,8 @@ Seen look(const Pages& pages, const std::string& size, bool dark) {
   writeHost(pages, folder.path(), size);
   const std::string place = folder.path().string();
   const std::string command = fmt::format(
-      "timeout 60 {} --headless --no-sandbox --disable-gpu --hide-scrollbars --force-device-scale-factor=1 "
+      "timeout 60 {} --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars "
+      "--force-device-scale-factor=1 "
       "--user-data-dir='{}/profile' --enable-logging=stderr --allow-file-access-from-files "
       "--blink-settings=preferredColorScheme={} --window-size=1500,1000 --virtual-time-budget=20000 "
       "--dump-dom 'file://{}/host.html' >'{}/dom.html' 2>'{}/log'",
