@@ -17,14 +17,15 @@ struct Operand {
 };
 
 struct Setting {
-  std::string domain;
+  std::string name;  // of the benchmark
   std::string op_type;
-  int opset = 18;
   std::vector<Operand> inputs;
   std::vector<Operand> outputs;
-  std::map<std::string, Attribute> attributes;
-  std::map<size_t, Constant> constants;
-  int64_t operations = 0;
+  std::map<std::string, Attribute> attributes = {};
+  std::map<size_t, Constant> constants = {};  // by input
+  int64_t operations = 0;                     // of matrix products, floating-point; 0: not told
+  int opset = 18;
+  std::string domain = {};
 };
 
 // Floats in (0, 1), integers 0, 1, 2, ...: valid for every operator here.
@@ -98,257 +99,197 @@ const Shape kImages = {8, 96, 56, 56};
 const Shape kShifted = {8, 64, 3, 49, 32};
 const Shape kWindows = {512, 3, 49, 32};  // of Swin
 
-std::vector<std::pair<std::string, Setting>> settings() {
-  const auto i64 = DataType::kInt64;
-  const std::string ours(kPipeshardDomain);
-  const Constant cube = makeScalar(DataType::kFloat32, 3);
-  const Constant first_axis = makeConstant<int64_t>({1}, {0});
-  const Constant table = makeConstant<int64_t>({2}, {50257, 768});
-  const auto product = [](int64_t m, int64_t n, int64_t k) { return 2 * m * n * k; };
+const std::map<std::string, Attribute> kTanh = {{"approximate", std::string("tanh")}};
+
+// Operators of pipeshard's own domain.
+std::vector<Setting> ours(std::vector<Setting> settings) {
+  for (Setting& setting : settings) {
+    setting.domain = kPipeshardDomain;
+    setting.opset = 1;
+  }
+  return settings;
+}
+
+int64_t product(int64_t m, int64_t n, int64_t k) { return 2 * m * n * k; }
+
+std::vector<Setting> products() {
+  const std::map<std::string, Attribute> turned = {{"transA", int64_t{1}}};
+  const Operand up = {{768, 3072}}, down = {{3072, 768}}, logits = {{1, 1024, 50257}};
+  const int64_t layer = product(1024, 3072, 768);
   return {
-      {"Gemm_1024x3072x768",
-       {"",
-        "Gemm",
-        18,
-        {{{1024, 768}}, {{768, 3072}}, {{3072}}},
-        {{kWide}},
-        {},
-        {},
-        product(1024, 3072, 768)}},
-      {"Gemm_1024x768x3072",
-       {"", "Gemm", 18, {{kWide}, {{3072, 768}}, {{768}}}, {{kHidden}}, {}, {}, product(1024, 768, 3072)}},
-      {"Gemm_weight_gradient_768x3072x1024",
-       {"",
-        "Gemm",
-        18,
-        {{kHidden}, {kWide}},
-        {{{768, 3072}}},
-        {{"transA", int64_t{1}}},
-        {},
-        product(768, 3072, 1024)}},
-      {"Gemm_weight_gradient_3072x768x1024",
-       {"",
-        "Gemm",
-        18,
-        {{kWide}, {kHidden}},
-        {{{3072, 768}}},
-        {{"transA", int64_t{1}}},
-        {},
-        product(768, 3072, 1024)}},
+      {"Gemm_1024x3072x768", "Gemm", {{kHidden}, up, {{3072}}}, {{kWide}}, {}, {}, layer},
+      {"Gemm_1024x768x3072", "Gemm", {{kWide}, down, {{768}}}, {{kHidden}}, {}, {}, layer},
+      {"Gemm_weight_gradient_768x3072x1024", "Gemm", {{kHidden}, {kWide}}, {up}, turned, {}, layer},
+      {"Gemm_weight_gradient_3072x768x1024", "Gemm", {{kWide}, {kHidden}}, {down}, turned, {}, layer},
       {"MatMul_logits_1024x50257x768",
-       {"",
-        "MatMul",
-        18,
-        {{{1, 1024, 768}}, {{768, 50257}}},
-        {{{1, 1024, 50257}}},
-        {},
-        {},
-        product(1024, 50257, 768)}},
+       "MatMul",
+       {{{1, 1024, 768}}, {{768, 50257}}},
+       {logits},
+       {},
+       {},
+       product(1024, 50257, 768)},
       {"MatMul_scores",
-       {"",
-        "MatMul",
-        18,
-        {{{8, 12, 128, 64}}, {{8, 12, 64, 128}}},
-        {{kScores}},
-        {},
-        {},
-        product(96 * 128, 128, 64)}},
-      {"Add_same_shape", {"", "Add", 18, {{kWide}, {kWide}}, {{kWide}}, {}, {}, 0}},
-      {"Add_row", {"", "Add", 18, {{kWide}, {{3072}}}, {{kWide}}, {}, {}, 0}},
-      {"Mul_scalar", {"", "Mul", 18, {{kWide}, {{}}}, {{kWide}}, {}, {}, 0}},
-      {"Pow_cube", {"", "Pow", 18, {{kWide}, {{}}}, {{kWide}}, {}, {{1, cube}}, 0}},
-      {"Tanh", {"", "Tanh", 18, {{kWide}}, {{kWide}}, {}, {}, 0}},
-      {"Exp", {"", "Exp", 18, {{kWide}}, {{kWide}}, {}, {}, 0}},
-      {"Gelu_tanh", {"", "Gelu", 20, {{kWide}}, {{kWide}}, {{"approximate", std::string("tanh")}}, {}, 0}},
-      {"Gelu_erf", {"", "Gelu", 20, {{kWide}}, {{kWide}}, {}, {}, 0}},
-      {"GeluGrad_tanh",
-       {ours, "GeluGrad", 1, {{kWide}, {kWide}}, {{kWide}}, {{"approximate", std::string("tanh")}}, {}, 0}},
-      {"Where_mask",
-       {"", "Where", 18, {{{1, 1, 128, 128}, DataType::kBool}, {kScores}, {{}}}, {{kScores}}, {}, {}, 0}},
-      {"Softmax", {"", "Softmax", 18, {{kScores}}, {{kScores}}, {}, {}, 0}},
-      {"SoftmaxGrad", {ours, "SoftmaxGrad", 1, {{kScores}, {kScores}}, {{kScores}}, {}, {}, 0}},
-      {"LayerNormalization",
-       {"",
-        "LayerNormalization",
-        18,
-        {{kHidden}, {{768}}, {{768}}},
-        {{kHidden}, {{1024, 1}}, {{1024, 1}}},
-        {},
-        {},
-        0}},
-      {"LayerNormalizationInputGrad",
-       {ours,
-        "LayerNormalizationInputGrad",
-        1,
-        {{kHidden}, {kHidden}, {{768}}, {{1024, 1}}, {{1024, 1}}},
-        {{kHidden}},
-        {},
-        {},
-        0}},
-      {"LayerNormalizationWeightGrad",
-       {ours,
-        "LayerNormalizationWeightGrad",
-        1,
-        {{kHidden}, {kHidden}, {{1024, 1}}, {{1024, 1}}},
-        {{{768}}, {{768}}},
-        {},
-        {},
-        0}},
-      {"ReduceSum_bias_gradient",
-       {"", "ReduceSum", 18, {{kWide}, {{1}, i64}}, {{{1, 3072}}}, {}, {{1, first_axis}}, 0}},
-      {"Transpose_heads",
-       {"",
-        "Transpose",
-        18,
-        {{kHeads}},
-        {{{8, 12, 128, 64}}},
-        {{"perm", std::vector<int64_t>{0, 2, 1, 3}}},
-        {},
-        0}},
-      {"Transpose_keys",
-       {"",
-        "Transpose",
-        18,
-        {{kHeads}},
-        {{{8, 12, 64, 128}}},
-        {{"perm", std::vector<int64_t>{0, 2, 3, 1}}},
-        {},
-        0}},
-      {"Transpose_channels_last",
-       {"",
-        "Transpose",
-        18,
-        {{kImages}},
-        {{{8, 56, 56, 96}}},
-        {{"perm", std::vector<int64_t>{0, 2, 3, 1}}},
-        {},
-        0}},
-      {"Transpose_channels_last_small",
-       {"",
-        "Transpose",
-        18,
-        {{{8, 768, 7, 7}}},
-        {{{8, 7, 7, 768}}},
-        {{"perm", std::vector<int64_t>{0, 2, 3, 1}}},
-        {},
-        0}},
-      {"Transpose_channels_first",
-       {"",
-        "Transpose",
-        18,
-        {{{8, 56, 56, 96}}},
-        {{kImages}},
-        {{"perm", std::vector<int64_t>{0, 3, 1, 2}}},
-        {},
-        0}},
-      {"Transpose_channels_first_14",
-       {"",
-        "Transpose",
-        18,
-        {{{8, 14, 14, 384}}},
-        {{{8, 384, 14, 14}}},
-        {{"perm", std::vector<int64_t>{0, 3, 1, 2}}},
-        {},
-        0}},
-      {"Transpose_tokens",
-       {"",
-        "Transpose",
-        18,
-        {{{197, 96, 64}}},
-        {{{96, 197, 64}}},
-        {{"perm", std::vector<int64_t>{1, 0, 2}}},
-        {},
-        0}},
-      {"Transpose_rows",
-       {"",
-        "Transpose",
-        18,
-        {{{8, 197, 768}}},
-        {{{197, 8, 768}}},
-        {{"perm", std::vector<int64_t>{1, 0, 2}}},
-        {},
-        0}},
-      {"Transpose_matrix", {"", "Transpose", 18, {{{768, 3072}}}, {{{3072, 768}}}, {}, {}, 0}},
-      {"Split_qkv",
-       {"",
-        "Split",
-        18,
-        {{{8, 128, 2304}}},
-        {{{8, 128, 768}}, {{8, 128, 768}}, {{8, 128, 768}}},
-        {{"axis", int64_t{2}}},
-        {},
-        0}},
-      {"Gather_embedding",
-       {"", "Gather", 18, {{{50257, 768}}, {{8, 128}, i64}}, {{{8, 128, 768}}}, {}, {}, 0}},
-      {"GatherGrad_embedding",
-       {ours,
-        "GatherGrad",
-        1,
-        {{{8, 128, 768}}, {{8, 128}, i64}, {{2}, i64}},
-        {{{50257, 768}}},
-        {},
-        {{2, table}},
-        0}},
-      {"SoftmaxCrossEntropyLoss",
-       {"",
-        "SoftmaxCrossEntropyLoss",
-        18,
-        {{{256, 50257}}, {{256}, i64}},
-        {{{}}, {{256, 50257}}},
-        {},
-        {},
-        0}},
-      {"CrossEntropyLoss",
-       {ours, "CrossEntropyLoss", 1, {{{256, 50257}}, {{256}, i64}}, {{{}}, {{256}}, {{256}}}, {}, {}, 0}},
-      {"CrossEntropyLossGrad",
-       {ours,
-        "CrossEntropyLossGrad",
-        1,
-        {{{}}, {{256, 50257}}, {{256}}, {{256}}, {{256}, i64}},
-        {{{256, 50257}}},
-        {},
-        {},
-        0}},
-      {"Attention_windows",
-       {ours,
-        "Attention",
-        1,
-        {{kWindows}, {kWindows}, {kWindows}, {{}}, {{1, 3, 49, 49}}},
-        {{kWindows}, {{512, 3, 49, 1}}, {{512, 3, 49, 1}}},
-        {{"overlays", std::string("bias")}},
-        {},
-        4 * int64_t{512} * 3 * 49 * 49 * 32}},
-      {"Attention_shifted_windows",
-       {ours,
-        "Attention",
-        1,
-        {{kShifted}, {kShifted}, {kShifted}, {{}}, {{1, 1, 3, 49, 49}}, {{1, 64, 1, 49, 49}}},
-        {{kShifted}, {{8, 64, 3, 49, 1}}, {{8, 64, 3, 49, 1}}},
-        {{"overlays", std::string("bias_bias")}},
-        {},
-        4 * int64_t{512} * 3 * 49 * 49 * 32}},
-      {"MaxPool_3x3_stride_2",
-       {"",
-        "MaxPool",
-        18,
-        {{{8, 64, 112, 112}}},
-        {{{8, 64, 56, 56}}},
-        {{"kernel_shape", std::vector<int64_t>{3, 3}},
-         {"strides", std::vector<int64_t>{2, 2}},
-         {"pads", std::vector<int64_t>{1, 1, 1, 1}}},
-        {},
-        0}},
-      {"SGD", {ours, "SGD", 1, {{{768, 3072}}, {{768, 3072}}, {{}}, {{}}}, {{{768, 3072}}}, {}, {}, 0}},
+       "MatMul",
+       {{{8, 12, 128, 64}}, {{8, 12, 64, 128}}},
+       {{kScores}},
+       {},
+       {},
+       product(96 * 128, 128, 64)},
   };
+}
+
+std::vector<Setting> elementwise() {
+  const Constant cube = makeScalar(DataType::kFloat32, 3);
+  const Operand mask = {{1, 1, 128, 128}, DataType::kBool};
+  return {
+      {"Add_same_shape", "Add", {{kWide}, {kWide}}, {{kWide}}},
+      {"Add_row", "Add", {{kWide}, {{3072}}}, {{kWide}}},
+      {"Mul_scalar", "Mul", {{kWide}, {{}}}, {{kWide}}},
+      {"Pow_cube", "Pow", {{kWide}, {{}}}, {{kWide}}, {}, {{1, cube}}},
+      {"Tanh", "Tanh", {{kWide}}, {{kWide}}},
+      {"Exp", "Exp", {{kWide}}, {{kWide}}},
+      {.name = "Gelu_tanh",
+       .op_type = "Gelu",
+       .inputs = {{kWide}},
+       .outputs = {{kWide}},
+       .attributes = kTanh,
+       .opset = 20},
+      {.name = "Gelu_erf", .op_type = "Gelu", .inputs = {{kWide}}, .outputs = {{kWide}}, .opset = 20},
+      {"Where_mask", "Where", {mask, {kScores}, {{}}}, {{kScores}}},
+  };
+}
+
+std::vector<Setting> normalizations() {
+  const Constant first_axis = makeConstant<int64_t>({1}, {0});
+  const Operand row = {{768}}, column = {{1024, 1}}, axes = {{1}, DataType::kInt64};
+  return {
+      {"Softmax", "Softmax", {{kScores}}, {{kScores}}},
+      {"LayerNormalization", "LayerNormalization", {{kHidden}, row, row}, {{kHidden}, column, column}},
+      {"ReduceSum_bias_gradient", "ReduceSum", {{kWide}, axes}, {{{1, 3072}}}, {}, {{1, first_axis}}},
+  };
+}
+
+std::vector<Setting> gradients() {
+  const Operand row = {{768}}, column = {{1024, 1}};
+  return ours({
+      {"GeluGrad_tanh", "GeluGrad", {{kWide}, {kWide}}, {{kWide}}, kTanh},
+      {"SoftmaxGrad", "SoftmaxGrad", {{kScores}, {kScores}}, {{kScores}}},
+      {"LayerNormalizationInputGrad",
+       "LayerNormalizationInputGrad",
+       {{kHidden}, {kHidden}, row, column, column},
+       {{kHidden}}},
+      {"LayerNormalizationWeightGrad",
+       "LayerNormalizationWeightGrad",
+       {{kHidden}, {kHidden}, column, column},
+       {row, row}},
+  });
+}
+
+std::vector<Setting> transposes() {
+  struct Turn {
+    const char* name;
+    Shape from;
+    std::vector<int64_t> order;
+  };
+  const std::vector<Turn> turns = {
+      {"heads", kHeads, {0, 2, 1, 3}},
+      {"keys", kHeads, {0, 2, 3, 1}},
+      {"channels_last", kImages, {0, 2, 3, 1}},
+      {"channels_last_small", {8, 768, 7, 7}, {0, 2, 3, 1}},
+      {"channels_first", {8, 56, 56, 96}, {0, 3, 1, 2}},
+      {"channels_first_14", {8, 14, 14, 384}, {0, 3, 1, 2}},
+      {"tokens", {197, 96, 64}, {1, 0, 2}},
+      {"rows", {8, 197, 768}, {1, 0, 2}},
+      {"matrix", {768, 3072}, {1, 0}},
+  };
+  std::vector<Setting> settings;
+  for (const Turn& turn : turns) {
+    Shape to;
+    for (const int64_t axis : turn.order) to.push_back(turn.from[static_cast<size_t>(axis)]);
+    settings.push_back(
+        {std::string("Transpose_") + turn.name, "Transpose", {{turn.from}}, {{to}}, {{"perm", turn.order}}});
+  }
+  return settings;
+}
+
+// Parts, rows by their numbers, windows.
+std::vector<Setting> selections() {
+  const Operand part = {{8, 128, 768}}, numbers = {{8, 128}, DataType::kInt64};
+  return {
+      {"Split_qkv", "Split", {{{8, 128, 2304}}}, {part, part, part}, {{"axis", int64_t{2}}}},
+      {"Gather_embedding", "Gather", {{{50257, 768}}, numbers}, {part}},
+      {"MaxPool_3x3_stride_2",
+       "MaxPool",
+       {{{8, 64, 112, 112}}},
+       {{{8, 64, 56, 56}}},
+       {{"kernel_shape", std::vector<int64_t>{3, 3}},
+        {"strides", std::vector<int64_t>{2, 2}},
+        {"pads", std::vector<int64_t>{1, 1, 1, 1}}}},
+  };
+}
+
+std::vector<Setting> scattered() {
+  const Constant table = makeConstant<int64_t>({2}, {50257, 768});
+  const Operand numbers = {{8, 128}, DataType::kInt64}, shape = {{2}, DataType::kInt64};
+  return ours({{"GatherGrad_embedding",
+                "GatherGrad",
+                {{{8, 128, 768}}, numbers, shape},
+                {{{50257, 768}}},
+                {},
+                {{2, table}}}});
+}
+
+const Operand kLogits = {{256, 50257}}, kLabels = {{256}, DataType::kInt64}, kRow = {{256}}, kLoss = {{}};
+
+std::vector<Setting> ownLosses() {
+  return ours({
+      {"CrossEntropyLoss", "CrossEntropyLoss", {kLogits, kLabels}, {kLoss, kRow, kRow}},
+      {"CrossEntropyLossGrad", "CrossEntropyLossGrad", {kLoss, kLogits, kRow, kRow, kLabels}, {kLogits}},
+  });
+}
+
+std::vector<Setting> attentions() {
+  const Operand positions = {{1, 3, 49, 49}}, scale = {{}};
+  const Operand row = {{512, 3, 49, 1}}, shifted_row = {{8, 64, 3, 49, 1}};
+  const int64_t operations = 2 * product(int64_t{512} * 3 * 49, 49, 32);
+  return ours({
+      {"Attention_windows",
+       "Attention",
+       {{kWindows}, {kWindows}, {kWindows}, scale, positions},
+       {{kWindows}, row, row},
+       {{"overlays", std::string("bias")}},
+       {},
+       operations},
+      {"Attention_shifted_windows",
+       "Attention",
+       {{kShifted}, {kShifted}, {kShifted}, scale, {{1, 1, 3, 49, 49}}, {{1, 64, 1, 49, 49}}},
+       {{kShifted}, shifted_row, shifted_row},
+       {{"overlays", std::string("bias_bias")}},
+       {},
+       operations},
+  });
+}
+
+std::vector<Setting> settings() {
+  const std::vector<Setting> loss = {
+      {"SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLoss", {kLogits, kLabels}, {kLoss, kLogits}}};
+  const Operand weight = {{768, 3072}}, number = {{}};
+  const std::vector<Setting> sgd = ours({{"SGD", "SGD", {weight, weight, number, number}, {weight}}});
+  std::vector<Setting> all;
+  for (const std::vector<Setting>& group :
+       {products(), elementwise(), normalizations(), gradients(), transposes(), selections(), scattered(),
+        loss, ownLosses(), attentions(), sgd})
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 }  // namespace
 }  // namespace pipeshard
 
 int main(int argc, char** argv) {
-  for (const auto& [name, setting] : pipeshard::settings()) {
-    benchmark::RegisterBenchmark(
-        name.c_str(), [setting = setting](benchmark::State& state) { pipeshard::runKernel(state, setting); })
+  for (const auto& setting : pipeshard::settings()) {
+    benchmark::RegisterBenchmark(setting.name.c_str(),
+                                 [setting](benchmark::State& state) { pipeshard::runKernel(state, setting); })
         ->UseRealTime()
         ->Unit(benchmark::kMicrosecond);
   }

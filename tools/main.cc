@@ -123,7 +123,8 @@ int runCommand(int argc, char** argv) {
         Error(ErrorCode::kConfiguration,
               fmt::format("{} cannot be used: {}; give another path", path, error.code().message())));
   } catch (const std::bad_alloc&) {
-    return reportError(Error(ErrorCode::kOutOfMemory, "this process ran out of memory"));
+    return reportError(
+        Error(ErrorCode::kOutOfMemory, "this process ran out of memory" + describeMemoryLimits()));
   } catch (const std::system_error& error) {
     return reportError(errorOfSystem(error));
   } catch (const std::exception& error) {

@@ -20,6 +20,7 @@
 #include "planning/programs/memory_shortage.h"
 #include "runtime/job/child_process.h"
 #include "runtime/job/job.h"
+#include "runtime/machine/limits.h"
 #include "tools/commands.h"
 #include "tools/console.h"
 #include "tools/options/data_options.h"
@@ -38,6 +39,9 @@ constexpr size_t kMostCombinations = 100;  // that are shown
 constexpr size_t kMostDifferences = 20;        // of each part
 constexpr int kDifferent = 1;                  // exit code
 constexpr std::chrono::seconds kPatience{10};  // with another process that writes the same folder
+// What the smallest plan takes on a disk, so any; bytes.
+constexpr uint64_t kLeastPlan = uint64_t{64} << 10;
+constexpr uint64_t kLeastPlanWithoutPrograms = uint64_t{16} << 10;
 
 struct PlanCommand {
   const CLI::App* command = nullptr;
@@ -60,6 +64,7 @@ struct PlanCommand {
   }
 
   int makePlan() const {
+    requireSpace(output, options.request.programs ? kLeastPlan : kLeastPlanWithoutPrograms, "a plan");
     PlannedTraining made;  // without programs, once they are written
     size_t ranks = 0;
     {

@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -32,11 +30,9 @@
 #include "tools/observe/progress_line.h"
 #include "tools/observe/run_figures.h"
 #include "tools/observe/run_log.h"
-#include "tools/options/checkpoint_options.h"
 #include "tools/options/job_options.h"
 #include "tools/options/node_options.h"
-#include "tools/options/option_checks.h"
-#include "tools/options/trace_options.h"
+#include "tools/options/run_options.h"
 #include "tools/output/run_file.h"
 #include "tools/output/standard_streams.h"
 #include "tools/refresh.h"
@@ -45,16 +41,6 @@
 
 namespace pipeshard {
 namespace {
-
-// What becomes of a step that ends in NaN (--on-nan).
-enum class OnNan { kStop, kSkip, kRewind, kFind };
-
-constexpr std::array<std::string_view, 4> kOnNanNames = {"stop", "skip", "rewind", "find"};  // by value
-
-// Of one of those names.
-OnNan onNanOf(std::string_view name) {
-  return static_cast<OnNan>(std::find(kOnNanNames.begin(), kOnNanNames.end(), name) - kOnNanNames.begin());
-}
 
 constexpr const char* kWeightsAreGone = "the trained weights are gone now: --checkpoint DIR saves them";
 
@@ -84,106 +70,89 @@ class RunMetrics {
   std::chrono::steady_clock::time_point published_;
 };
 
-struct RunCommand {
-  const CLI::App* command = nullptr;
-  std::string directory;
-  std::string json;
-  std::string outputs;
-  std::string log;
-  std::string metrics;          // HOST:PORT; "": none
-  std::optional<OnNan> on_nan;  // not given: what the plan's precision asks for
-  int64_t epochs = 0;           // 0: as many steps as --steps says
-  JobSpec job;
-  CheckpointOptions checkpoint;
-  ListenOptions listen;
-  std::optional<SignalWatch> signals;
-  std::unique_ptr<NodePool> nodes;  // while it listens
-  TraceOptions trace;
+// One run, as its options say.
+class RunSession {
+ public:
+  // All outlive it; the latter two are made once it listens, and what is behind it uses them (runWithNodes).
+  RunSession(const RunOptions& options, std::optional<SignalWatch>& signals, std::unique_ptr<NodePool>& nodes)
+      : options_(options), signals_(signals), nodes_(nodes), job_(options.job), trace_(options.trace) {}
 
-  int run() {
+  // The exit code. Errors: of the options, the plan, the data and the job.
+  int run(const CLI::App& command) {
     ProgressLine line;
     const auto notice = [&](const std::string& text) {
       line.endLine();
       fmt::print(stderr, "{}\n", text);
     };
-    refuseInVain();
-    RunFile file(json, notice);
-    if (!outputs.empty()) requireWritable(outputs);
-    trace.apply(job);
-    if (job.operators && job.device.backend != DeviceBackend::kCpu)
+    refuseRunOptionsInVain(command, options_);
+    RunFile file(options_.json, notice);
+    if (!options_.outputs.empty()) requireWritable(options_.outputs);
+    trace_.apply(job_);
+    if (job_.operators && job_.device.backend != DeviceBackend::kCpu)
       fail(ErrorCode::kUsage,
            "--operators times operators on the CPU; of a GPU, `profile --device cuda` measures them");
     makePrograms();
-    job.plan_directory = std::filesystem::absolute(directory).string();
-    job.plan_mark = planMark(job.plan_directory);
-    const Plan plan = readPlanDirectory(directory);
+    job_.plan_directory = std::filesystem::absolute(options_.directory).string();
+    job_.plan_mark = planMark(job_.plan_directory);
+    const Plan plan = readPlanDirectory(options_.directory);
     const bool trains = plan.given.optimizer.kind != OptimizerSpec::Kind::kNone;
-    if (!trains && !checkpoint.directory.empty())
+    if (!trains && !options_.checkpoint.directory.empty())
       fail(ErrorCode::kUsage, "--checkpoint {}: the plan {} is an evaluation and trains nothing",
-           checkpoint.directory, directory);
-    if (!log.empty()) job.log_directory = std::filesystem::absolute(log).string();
-    job.checkpoint = checkpoint.spec();
-    job.check_replicas = checkpoint.check_replicas;
+           options_.checkpoint.directory, options_.directory);
+    if (!options_.log.empty()) job_.log_directory = std::filesystem::absolute(options_.log).string();
+    job_.check_weights = trains;
+    job_.checkpoint = options_.checkpoint.spec();
+    job_.check_replicas = options_.checkpoint.check_replicas;
     const std::vector<Result> given = outputsToWrite(trains);
-    job.dump.outputs = !given.empty();
-    job.dump.parameters = !job.dump_directory.empty();
-    if (!job.data.path.empty() && !isPipe(job.data))
-      job.data.path = std::filesystem::absolute(job.data.path).string();
+    job_.dump.outputs = !given.empty();
+    job_.dump.parameters = !job_.dump_directory.empty();
+    if (!job_.data.path.empty() && !isPipe(job_.data))
+      job_.data.path = std::filesystem::absolute(job_.data.path).string();
     lookAtData(plan);
     lookAtHeldOutData();
-    RestartOptions restarts =
-        prepareRestarts(checkpoint.restarts, directory, checkpoint.directory, !listen.listen.empty());
+    RestartOptions restarts = prepareRestarts(options_.checkpoint.restarts, options_.directory,
+                                              options_.checkpoint.directory, !options_.listen.listen.empty());
     for (FewerPlan& fewer : restarts.fewer) lookAtHeldOutData(fewer);
     decideOnNan(plan, restarts);
-    job.signals = &signals.emplace();  // from here on: none may leave the scratch folder or the keys behind
+    job_.signals = &signals_.emplace();  // from here on: none may leave the scratch folder or the keys behind
     const std::unique_ptr<ScratchFolder> scratch = scratchForOutputs();
     const bool keeps_nodes = restarts.restarts > 0 || restarts.rewinds;
-    nodes = listenForNodes(listen, plan.cluster, job, keeps_nodes);
-    if (!nodes) noteCrowding(countRanks(job.plan_directory));
-    job.kept_steps = 1;
+    nodes_ = listenForNodes(options_.listen, plan.cluster, job_, keeps_nodes);
+    if (!nodes_) noteCrowding(countRanks(job_.plan_directory));
+    job_.kept_steps = 1;
     const RunFacts facts = factsOf(plan);
-    RunLog run_log(log, notice);
-    TraceWriter writer(trace);
+    RunLog run_log(options_.log, notice);
+    trace_.requireSpace(job_);
+    TraceWriter writer(trace_);
     const JobResult result = train(restarts, facts, line, run_log, file);
     tellHowItEnded(result, file, trains);
     if (file.stepsDone() == 0 && !file.hasEvaluations()) return 0;
     writer.finish();
     if (!given.empty()) {
-      writeOutputs(given, job.dump_directory, result.steps_done, std::ssize(result.ranks), outputs);
-      fmt::print("outputs: {}\n", outputs);
+      writeOutputs(given, job_.dump_directory, result.steps_done, std::ssize(result.ranks), options_.outputs);
+      fmt::print("outputs: {}\n", options_.outputs);
     }
     file.finish(result, file.stepsDone() > 0 ? tellOfOperators(result) : "");
     run_log.requireWhole();
     return 0;
   }
 
+ private:
   // Outputs come from dumps: in a folder that goes with the command, unless --dump names one.
   std::unique_ptr<ScratchFolder> scratchForOutputs() {
-    if (!job.dump.outputs || !job.dump_directory.empty()) return nullptr;
-    auto scratch = std::make_unique<ScratchFolder>(!listen.listen.empty());
-    job.dump_directory = scratch->path().string();
+    if (!job_.dump.outputs || !job_.dump_directory.empty()) return nullptr;
+    auto scratch = std::make_unique<ScratchFolder>(!options_.listen.listen.empty());
+    job_.dump_directory = scratch->path().string();
     return scratch;
-  }
-
-  // Options that would do nothing.
-  void refuseInVain() const {
-    refuseJobOptionsInVain(*command, job);
-    refuseListenOptionsInVain(*command, listen);
-    if (trace.file.empty()) pipeshard::refuseInVain(*command, {"--trace-steps"}, "--trace FILE");
-    if (!outputs.empty() && job.data.shuffle)
-      fail(ErrorCode::kUsage,
-           "--outputs {}: its rows are those of the data in their order, which --shuffle changes; leave out "
-           "--shuffle",
-           outputs);
   }
 
   // Shows and writes what happens. What was done is in the file also where the job ends early.
   JobResult train(const RestartOptions& restarts, const RunFacts& facts, ProgressLine& line, RunLog& run_log,
                   RunFile& file) const {
     RunMeter meter(facts);
-    RunMetrics metrics_of_run(metrics, facts);
+    RunMetrics metrics_of_run(options_.metrics, facts);
     try {
-      return runWithRestarts(job, restarts, [&](const JobProgress& event) {
+      return runWithRestarts(job_, restarts, [&](const JobProgress& event) {
         if (event.kind == JobProgress::Kind::kNotice) line.endLine();
         showNodes(event);
         meter.take(event);
@@ -196,7 +165,8 @@ struct RunCommand {
       line.endLine();
       file.finishEarly(error.message());
       const bool trains = facts.optimizer.kind != OptimizerSpec::Kind::kNone;
-      if (job.checkpoint.directory.empty() && trains && file.stepsDone() > 0)
+      const bool may_be_saved = error.code() != ErrorCode::kNotANumber;  // what is not finite never is
+      if (job_.checkpoint.directory.empty() && trains && may_be_saved && file.stepsDone() > 0)
         fmt::print("{}\n", kWeightsAreGone);
       throw;
     }
@@ -214,7 +184,9 @@ struct RunCommand {
     fmt::print("{} on {}; {}largest worker {}\n", counted(file.stepsDone(), "step"),
                counted(std::ssize(result.ranks), "worker"),
                first && last ? fmt::format("loss {:.6g} -> {:.6g}; ", *first, *last) : "", formatBytes(peak));
-    if (!log.empty()) fmt::print("log: {}; `pipeshard report {} --log {}` draws it\n", log, directory, log);
+    if (!options_.log.empty())
+      fmt::print("log: {}; `pipeshard report {} --log {}` draws it\n", options_.log, options_.directory,
+                 options_.log);
     if (file.stepsLeftOut() > 0)
       fmt::print("{} of them left out: their gradients were not finite\n", file.stepsLeftOut());
     if (trains) tellWhereWeightsAre(result);
@@ -222,25 +194,25 @@ struct RunCommand {
 
   // Prints the table of --operators; the same as JSON, "" without it.
   std::string tellOfOperators(const JobResult& result) const {
-    if (!job.operators) return "";
-    if (planMark(job.plan_directory) != job.plan_mark) {
+    if (!job_.operators) return "";
+    if (planMark(job_.plan_directory) != job_.plan_mark) {
       fmt::print(stderr, "warning: no table of operators: the plan {} was replaced while this run used it\n",
-                 directory);
+                 options_.directory);
       return "";
     }
-    const OperatorTable table = tabulateOperators(job, result);
+    const OperatorTable table = tabulateOperators(job_, result);
     fmt::print("{}", printOperators(table));
     return operatorsToJson(table);
   }
 
   RunFacts factsOf(const Plan& plan) const {
-    ProgramFolder folder(job.plan_directory);
-    return runFacts(plan, folder, job);
+    ProgramFolder folder(job_.plan_directory);
+    return runFacts(plan, folder, job_);
   }
 
   // As the programs of a plan evaluate them, which are made where they are not there yet.
   EvaluationSpec evaluationOf(const std::string& plan_directory, std::string& text) const {
-    EvaluationSpec evaluation = job.evaluation;
+    EvaluationSpec evaluation = job_.evaluation;
     SignalWatch signals;
     Progress progress;
     const auto say = [&](const std::string& phase) {
@@ -259,24 +231,24 @@ struct RunCommand {
   }
 
   void lookAtHeldOutData() {
-    DataDescription& held_out = job.evaluation.data;
+    DataDescription& held_out = job_.evaluation.data;
     if (held_out.path.empty()) return;
     if (!isPipe(held_out)) held_out.path = std::filesystem::absolute(held_out.path).string();
-    held_out.seed = job.data.seed;
-    held_out.truncate = job.data.truncate;
-    held_out.padding = job.data.padding;
+    held_out.seed = job_.data.seed;
+    held_out.truncate = job_.data.truncate;
+    held_out.padding = job_.data.padding;
     if (tokenTypeOf(held_out.path) != DataType::kUndefined) {
-      held_out.shift_labels = job.data.shift_labels;
-      held_out.end_of_text = job.data.end_of_text;
+      held_out.shift_labels = job_.data.shift_labels;
+      held_out.end_of_text = job_.data.end_of_text;
     }
     std::string text;
-    job.evaluation = evaluationOf(directory, text);
+    job_.evaluation = evaluationOf(options_.directory, text);
     fmt::print("held-out data: {}\n", text);
   }
 
   // A plan for fewer devices that cannot evaluate trains all the same.
   void lookAtHeldOutData(FewerPlan& fewer) const {
-    if (!job.evaluation.asked()) return;
+    if (!job_.evaluation.asked()) return;
     try {
       std::string text;
       fewer.evaluation = evaluationOf(fewer.directory, text);
@@ -290,55 +262,57 @@ struct RunCommand {
   // the update.
   void decideOnNan(const Plan& plan, RestartOptions& restarts) {
     const bool scales_loss = plan.given.precision == DataType::kFloat16;
-    const OnNan decided = on_nan.value_or(scales_loss ? OnNan::kSkip : OnNan::kStop);
+    const OnNan decided = options_.on_nan.value_or(scales_loss ? OnNan::kSkip : OnNan::kStop);
     if (decided == OnNan::kSkip && plan.given.clip_norm == 0 && !scales_loss) {
       fail(ErrorCode::kUsage,
            "--on-nan skip: the plan {} takes no norm of all gradients, so no rank knows whether others have "
            "finite ones; plan with --clip-norm X, or with --clip-norm inf, which scales nothing",
-           directory);
+           options_.directory);
     }
-    if (decided == OnNan::kRewind && checkpoint.directory.empty())
+    if (decided == OnNan::kRewind && options_.checkpoint.directory.empty())
       fail(ErrorCode::kUsage,
            "--on-nan rewind goes back to the newest checkpoint: it needs --checkpoint DIR");
-    if (decided == OnNan::kSkip) job.check_finite = false;
-    job.find_nan = decided == OnNan::kFind;
+    if (decided == OnNan::kSkip) job_.check_finite = false;
+    job_.find_nan = decided == OnNan::kFind;
     restarts.rewinds = decided == OnNan::kRewind;
   }
 
   // Says what the data are, and makes steps of epochs. With nodes the data may be where the workers are, and
   // not here.
   void lookAtData(const Plan& plan) {
-    job.data.end.whole_only = whyWholeBatchesOnly(plan);
-    job.data.end.parts = stepMakeup(plan);
-    if ((isSynthetic(job.data) || isPipe(job.data)) && epochs > 0) {
+    job_.data.end.whole_only = whyWholeBatchesOnly(plan);
+    job_.data.end.parts = stepMakeup(plan);
+    if ((isSynthetic(job_.data) || isPipe(job_.data)) && options_.epochs > 0) {
       fail(ErrorCode::kUsage, "--epochs goes with --data: {}; give --steps",
-           isPipe(job.data) ? "where a loader's data end is not known" : "synthetic data have no end");
+           isPipe(job_.data) ? "where a loader's data end is not known" : "synthetic data have no end");
     }
-    if (job.data.path == kStandardInput && checkpoint.restarts > 0) {
+    if (job_.data.path == kStandardInput && options_.checkpoint.restarts > 0) {
       fail(ErrorCode::kUsage,
            "--restarts: standard input cannot be read again; give the loader as --data-command");
     }
-    const bool is_file = !isSynthetic(job.data) && !isPipe(job.data);
-    if (!listen.listen.empty() && epochs == 0 && is_file && !std::filesystem::exists(job.data.path)) return;
-    const DataSummary data = summarizeData(job);
+    const bool is_file = !isSynthetic(job_.data) && !isPipe(job_.data);
+    if (!options_.listen.listen.empty() && options_.epochs == 0 && is_file &&
+        !std::filesystem::exists(job_.data.path))
+      return;
+    const DataSummary data = summarizeData(job_);
     if (!data.text.empty()) fmt::print("data: {}\n", data.text);
-    if (isSynthetic(job.data) && readsData() && !hasAllSteps())
+    if (isSynthetic(job_.data) && readsData() && !hasAllSteps())
       fmt::print("data: random numbers (no --data)\n");
-    if (epochs > INT64_MAX / std::max<int64_t>(1, data.steps_per_epoch))
-      fail(ErrorCode::kUsage, "--epochs {}: more steps than can be counted", epochs);
-    if (epochs > 0) job.steps = epochs * data.steps_per_epoch;
+    if (options_.epochs > INT64_MAX / std::max<int64_t>(1, data.steps_per_epoch))
+      fail(ErrorCode::kUsage, "--epochs {}: more steps than can be counted", options_.epochs);
+    if (options_.epochs > 0) job_.steps = options_.epochs * data.steps_per_epoch;
   }
 
   // The model has inputs that no random number of its own fills.
   bool readsData() const {
-    const std::vector<ProgramInput> inputs = loadProgram(job.plan_directory, RankId(0)).inputs;
+    const std::vector<ProgramInput> inputs = loadProgram(job_.plan_directory, RankId(0)).inputs;
     return std::any_of(inputs.begin(), inputs.end(), [](const ProgramInput& input) { return !input.drawn; });
   }
 
   // By its name, the newest checkpoint leaves nothing to train.
   bool hasAllSteps() const {
-    const std::string newest = newestCheckpoint(checkpoint.directory);
-    return stepOfCheckpoint(std::filesystem::path(newest).filename().string()) >= job.steps;
+    const std::string newest = newestCheckpoint(options_.checkpoint.directory);
+    return stepOfCheckpoint(std::filesystem::path(newest).filename().string()) >= job_.steps;
   }
 
   static void tellWhereWeightsAre(const JobResult& result) {
@@ -362,34 +336,47 @@ struct RunCommand {
 
   // What --outputs asks for.
   std::vector<Result> outputsToWrite(bool trains) const {
-    if (outputs.empty()) return {};
-    std::vector<Result> given = listedOutputs(job.plan_directory);
+    if (options_.outputs.empty()) return {};
+    std::vector<Result> given = listedOutputs(job_.plan_directory);
     if (!given.empty()) return given;
     if (!trains) {
       fail(ErrorCode::kUsage,
            "--outputs {}: the only output of the model of {} is its loss; `run --json FILE` and `--log DIR` "
            "write the loss of every batch",
-           outputs, directory);
+           options_.outputs, options_.directory);
     }
     fail(ErrorCode::kUsage,
          "--outputs {}: the plan {} gives no outputs; those of a model are there when it is planned with "
          "--schedule forward-only",
-         outputs, directory);
+         options_.outputs, options_.directory);
   }
 
   // Of a plan that was made without them, or edited since.
   void makePrograms() const {
     SignalWatch signals;  // a half-written folder is removed before the command ends
     Progress progress;
-    refreshEdited(directory, [&](const std::string& phase) {
+    refreshEdited(options_.directory, [&](const std::string& phase) {
       if (const int signal = signals.take(); signal != 0) {
-        throw JobInterrupted(signal, checkpoint.directory.empty()
+        throw JobInterrupted(signal, options_.checkpoint.directory.empty()
                                          ? std::nullopt
-                                         : std::optional(newestCheckpoint(checkpoint.directory)));
+                                         : std::optional(newestCheckpoint(options_.checkpoint.directory)));
       }
       progress.phase(phase);
     });
   }
+
+  const RunOptions& options_;
+  std::optional<SignalWatch>& signals_;
+  std::unique_ptr<NodePool>& nodes_;
+  JobSpec job_;  // of the options, and step by step of the plan and the data
+  TraceOptions trace_;
+};
+
+// What lives until the command has ended.
+struct RunCommand {
+  RunOptions options;
+  std::optional<SignalWatch> signals;
+  std::unique_ptr<NodePool> nodes;  // while it listens
 };
 
 }  // namespace
@@ -397,71 +384,12 @@ struct RunCommand {
 CommandFunction addRunCommand(CLI::App& app) {
   auto command = std::make_shared<RunCommand>();
   CLI::App* sub = app.add_subcommand("run", "Train a planned model for some steps");
-  sub->add_option("DIR", command->directory, "A plan directory, as `pipeshard plan` writes it")->required();
-  CLI::Option* steps =
-      sub->add_option(
-             "--steps", command->job.steps,
-             "How many training steps in all; a run that goes on from a checkpoint does what is left")
-          ->check(positiveWhole())
-          ->capture_default_str();
-  sub->add_option("--epochs", command->epochs,
-                  "Instead of --steps: how often every example of --data is used")
-      ->check(positiveWhole())
-      ->excludes(steps);
-  addJobOptions(*sub, command->job);
-  CLI::Option* evaluation =
-      sub->add_option("--eval", command->job.evaluation.data.path,
-                      "Held-out data, in any format of --data but a pipe: their loss, with dropouts off and "
-                      "nothing updated,\nafter the last step (which may be done already) and as --eval-every "
-                      "says")
-          ->type_name("FILE|DIR");
-  sub->add_option("--eval-every", command->job.evaluation.every_steps,
-                  "Evaluate after every so many steps, too")
-      ->type_name("STEPS")
-      ->check(positiveWhole())
-      ->needs(evaluation);
-  sub->add_flag("--eval-at-start", command->job.evaluation.at_start,
-                "Evaluate before the first step, too; not in a run that goes on from a checkpoint (one that "
-                "has all\nsteps is evaluated in any case)")
-      ->needs(evaluation);
-  addListenOptions(*sub, command->listen);
-  command->checkpoint.add(*sub);
-  command->trace.add(*sub);
-  sub->add_option_function<std::string>(
-         "--on-nan", [command](const std::string& name) { command->on_nan = onNanOf(name); },
-         "A step with a loss or gradients that are not finite: stop (exit code 82), skip: leave it out on "
-         "all\nranks (with a plan that has --clip-norm), rewind: go back to the newest checkpoint, once in a "
-         "row,\nfind: look at every value of every step, and stop (82) at the first that is not a number,\n"
-         "even where what reads it drops it and loss and gradients are finite; steps are slower (default: "
-         "stop; with a plan in float16, whose scale halves then, skip)")
-      ->check(CLI::IsMember(std::vector<std::string>(kOnNanNames.begin(), kOnNanNames.end())));
-  sub->add_flag("--operators", command->job.operators,
-                "Print what the operators of a step took: time, share, GFLOP/s, and what they would take at "
-                "the best\nrates that kernels reach on this machine");
-  sub->add_option("--dump", command->job.dump_directory,
-                  "Write loss and parameters of every step here, as safetensors (with --listen:\n"
-                  "in a folder that all hosts share)")
-      ->type_name("DIR");
-  sub->add_option("--outputs", command->outputs,
-                  "Of a plan with the schedule forward-only: write what the model gives for all batches here")
-      ->type_name("FILE.npz");
-  sub->add_option(
-         "--log", command->log,
-         "Write a line per step here while running: steps.jsonl, steps.csv, evaluations.jsonl, "
-         "events.jsonl,\n"
-         "event files for TensorBoard, and in ranks/ what each rank says; `pipeshard report DIR --log` "
-         "draws it")
-      ->type_name("DIR");
-  sub->add_option("--metrics", command->metrics,
-                  "Serve the run's numbers at http://HOST:PORT/metrics, as Prometheus reads them (HOST: "
-                  "127.0.0.1; PORT 0: any)")
-      ->type_name("[HOST:]PORT");
-  sub->add_option("--json", command->json, "Also write losses, times and memory to this file")
-      ->type_name("FILE");
-  command->command = sub;
-  return [command] {
+  addRunOptions(*sub, command->options);
+  return [command, sub] {
+    RunSession session(command->options, command->signals, command->nodes);
     return runWithNodes(
-        command->listen, command->signals, command->nodes, [&] { return command->run(); }, reportError);
+        command->options.listen, command->signals, command->nodes, [&] { return session.run(*sub); },
+        reportError);
   };
 }
 

@@ -116,6 +116,113 @@ class SimulateCommand {
   }
 };
 
+void addBareOptions(CLI::App& sub, BareRequest& bare) {
+  sub.add_option("--schedule", bare.schedule,
+                 "One of " + fmt::format("{}", fmt::join(scheduleNames(), ", ")) + ", or a .csv file")
+      ->group(kBare);
+  sub.add_option("--p", bare.ranks, "Pipeline ranks")->check(positiveWhole(4096))->group(kBare);
+  sub.add_option("--m", bare.microbatches, "Microbatches of a step")
+      ->check(positiveWhole(65536))
+      ->group(kBare);
+  sub.add_option("--v", bare.chunks, "Stages per pipeline rank (default: as the schedule says)")
+      ->check(positiveWhole(64))
+      ->group(kBare);
+  sub.add_option("--limit", bare.limit,
+                 "Of zb-1p, zb-2p and their like: at most the activations of N microbatches on a rank")
+      ->type_name("N")
+      ->group(kBare);
+}
+
+// What passes and messages of a bare schedule take.
+void addBareCosts(CLI::App& sub, BareRequest& bare) {
+  sub.add_option("--times", bare.times, "Of one microbatch on a rank, in any unit")
+      ->type_name("F=..,I=..,W=..")
+      ->capture_default_str()
+      ->group(kBare);
+  sub.add_option("--comm", bare.communication, "Latency of a message between ranks, in the same unit")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(kBare);
+  sub.add_option("--occupancy", bare.occupancy,
+                 "How long a message holds the link from its sender to its receiver, before the latency")
+      ->type_name("TIME")
+      ->capture_default_str()
+      ->group(kBare);
+  sub.add_flag("--exposed", bare.exposed,
+               "Sender and receiver compute nothing while a message travels between them (default: it "
+               "travels beside compute)")
+      ->group(kBare);
+  sub.add_flag("--split-pairs", bare.split_pairs,
+               "Passes that a device may overlap (dual-pipe-v) run one after the other (default: they start "
+               "and end together)")
+      ->group(kBare);
+  sub.add_option("--memory-model", bare.memory_model,
+                 "What passes change the memory of a rank by; adds up to 0")
+      ->type_name("F=..,I=..,W=..")
+      ->capture_default_str()
+      ->group(kBare);
+}
+
+void addDeviceOptions(CLI::App& sub, PlanSimulationRequest& plan) {
+  sub.add_option("--device-gflops", plan.device_gflops,
+                 "GFLOP/s of a device (default: as the plan's cluster says)")
+      ->check(numberFrom(1e-6, 1e9))
+      ->group(kPlan);
+  sub.add_option("--device-gbytes", plan.device_gbytes,
+                 "GB/s of a device's memory (default: as the plan's cluster says)")
+      ->check(numberFrom(1e-6, 1e9))
+      ->group(kPlan);
+  sub.add_option("--link-gbytes", plan.link_gbytes,
+                 "GB/s of a link between two devices (default: as the plan's cluster says)")
+      ->check(numberFrom(1e-6, 1e9))
+      ->group(kPlan);
+  sub.add_option("--link-us", plan.link_us,
+                 "Microseconds of latency of a message (default: as the plan's cluster says)")
+      ->check(numberFrom(0, 1e9))
+      ->group(kPlan);
+}
+
+void addSimulatedPlanOptions(CLI::App& sub, SimulateCommand& command) {
+  sub.add_option("--profile", command.plan.profile,
+                 "Durations of operators as `pipeshard profile` has measured them: a FILE, or off\n"
+                 "(default: this machine's, if there is one)")
+      ->type_name("FILE|off")
+      ->group(kPlan);
+  sub.add_option("--measured", command.plan.measured,
+                 "Take durations from a trace of `run --trace`, of this plan or one with the same stages")
+      ->type_name("TRACE")
+      ->group(kPlan);
+  sub.add_option("--threads", command.plan.threads,
+                 "Threads per worker, on which its memory depends (default: as `run` has them here)")
+      ->check(positiveWhole(4096))
+      ->group(kPlan);
+  sub.add_flag("--eager", command.plan.eager,
+               "Messages travel before they are wanted, as over a network (default: as in shared memory)")
+      ->group(kPlan);
+  sub.add_option("--ranks", command.ranks,
+                 "Of more than 64 ranks some are shown that stand for all; these, too, and those that they "
+                 "send to: 17,500-503")
+      ->type_name("LIST")
+      ->group(kPlan);
+}
+
+void addPictureOptions(CLI::App& sub, SimulateCommand& command) {
+  sub.add_option("--width", command.width, "Columns of the picture (default: the terminal's, or 100)")
+      ->check(positiveWhole(10000))
+      ->group(kOutput);
+  sub.add_option("--json", command.json, "Also write everything to this file")
+      ->type_name("FILE")
+      ->group(kOutput);
+  sub.add_option("--csv", command.csv,
+                 "Write the orders to this file, in the form of torch.distributed.pipelining")
+      ->type_name("FILE")
+      ->group(kOutput);
+  sub.add_option("--trace", command.trace,
+                 "Write a trace to this file, for ui.perfetto.dev or chrome://tracing")
+      ->type_name("FILE")
+      ->group(kOutput);
+}
+
 }  // namespace
 
 CommandFunction addSimulateCommand(CLI::App& app) {
@@ -124,102 +231,15 @@ CommandFunction addSimulateCommand(CLI::App& app) {
       "simulate",
       "What happens when in a step, of a plan or of a bare schedule: makespan, bubble, memory, picture");
   sub->add_option("DIR", command->plan.directory, "A plan directory; or nothing, and --schedule");
-  sub->add_option("--schedule", command->bare.schedule,
-                  "One of " + fmt::format("{}", fmt::join(scheduleNames(), ", ")) + ", or a .csv file")
-      ->group(kBare);
-  sub->add_option("--p", command->bare.ranks, "Pipeline ranks")->check(positiveWhole(4096))->group(kBare);
-  sub->add_option("--m", command->bare.microbatches, "Microbatches of a step")
-      ->check(positiveWhole(65536))
-      ->group(kBare);
-  sub->add_option("--v", command->bare.chunks, "Stages per pipeline rank (default: as the schedule says)")
-      ->check(positiveWhole(64))
-      ->group(kBare);
-  sub->add_option("--limit", command->bare.limit,
-                  "Of zb-1p, zb-2p and their like: at most the activations of N microbatches on a rank")
-      ->type_name("N")
-      ->group(kBare);
-  sub->add_option("--times", command->bare.times, "Of one microbatch on a rank, in any unit")
-      ->type_name("F=..,I=..,W=..")
-      ->capture_default_str()
-      ->group(kBare);
-  sub->add_option("--comm", command->bare.communication,
-                  "Latency of a message between ranks, in the same unit")
-      ->type_name("TIME")
-      ->capture_default_str()
-      ->group(kBare);
-  sub->add_option("--occupancy", command->bare.occupancy,
-                  "How long a message holds the link from its sender to its receiver, before the latency")
-      ->type_name("TIME")
-      ->capture_default_str()
-      ->group(kBare);
-  sub->add_flag("--exposed", command->bare.exposed,
-                "Sender and receiver compute nothing while a message travels between them (default: it "
-                "travels beside compute)")
-      ->group(kBare);
-  sub->add_flag("--split-pairs", command->bare.split_pairs,
-                "Passes that a device may overlap (dual-pipe-v) run one after the other (default: they start "
-                "and end together)")
-      ->group(kBare);
-  sub->add_option("--memory-model", command->bare.memory_model,
-                  "What passes change the memory of a rank by; adds up to 0")
-      ->type_name("F=..,I=..,W=..")
-      ->capture_default_str()
-      ->group(kBare);
-  sub->add_option("--device-gflops", command->plan.device_gflops,
-                  "GFLOP/s of a device (default: as the plan's cluster says)")
-      ->check(numberFrom(1e-6, 1e9))
-      ->group(kPlan);
-  sub->add_option("--device-gbytes", command->plan.device_gbytes,
-                  "GB/s of a device's memory (default: as the plan's cluster says)")
-      ->check(numberFrom(1e-6, 1e9))
-      ->group(kPlan);
-  sub->add_option("--link-gbytes", command->plan.link_gbytes,
-                  "GB/s of a link between two devices (default: as the plan's cluster says)")
-      ->check(numberFrom(1e-6, 1e9))
-      ->group(kPlan);
-  sub->add_option("--link-us", command->plan.link_us,
-                  "Microseconds of latency of a message (default: as the plan's cluster says)")
-      ->check(numberFrom(0, 1e9))
-      ->group(kPlan);
-  sub->add_option("--profile", command->plan.profile,
-                  "Durations of operators as `pipeshard profile` has measured them: a FILE, or off\n"
-                  "(default: this machine's, if there is one)")
-      ->type_name("FILE|off")
-      ->group(kPlan);
-  sub->add_option("--measured", command->plan.measured,
-                  "Take durations from a trace of `run --trace`, of this plan or one with the same stages")
-      ->type_name("TRACE")
-      ->group(kPlan);
-  sub->add_option("--threads", command->plan.threads,
-                  "Threads per worker, on which its memory depends (default: as `run` has them here)")
-      ->check(positiveWhole(4096))
-      ->group(kPlan);
-  sub->add_flag("--eager", command->plan.eager,
-                "Messages travel before they are wanted, as over a network (default: as in shared memory)")
-      ->group(kPlan);
-  sub->add_option("--ranks", command->ranks,
-                  "Of more than 64 ranks some are shown that stand for all; these, too, and those that they "
-                  "send to: 17,500-503")
-      ->type_name("LIST")
-      ->group(kPlan);
+  addBareOptions(*sub, command->bare);
+  addBareCosts(*sub, command->bare);
+  addDeviceOptions(*sub, command->plan);
+  addSimulatedPlanOptions(*sub, *command);
   const auto contention = [command](int64_t) {
     command->bare.no_contention = command->plan.no_contention = true;
   };
   sub->add_flag_function("--no-contention", contention, "Messages of one link do not wait for each other");
-  sub->add_option("--width", command->width, "Columns of the picture (default: the terminal's, or 100)")
-      ->check(positiveWhole(10000))
-      ->group(kOutput);
-  sub->add_option("--json", command->json, "Also write everything to this file")
-      ->type_name("FILE")
-      ->group(kOutput);
-  sub->add_option("--csv", command->csv,
-                  "Write the orders to this file, in the form of torch.distributed.pipelining")
-      ->type_name("FILE")
-      ->group(kOutput);
-  sub->add_option("--trace", command->trace,
-                  "Write a trace to this file, for ui.perfetto.dev or chrome://tracing")
-      ->type_name("FILE")
-      ->group(kOutput);
+  addPictureOptions(*sub, *command);
   sub->footer(kSimulateFooter);
   return [command, sub] { return command->run(*sub); };
 }

@@ -38,6 +38,11 @@ std::string formatNanoseconds(int64_t ns) {
   return time < 1e9 ? fmt::format("{:.2f} ms", time / 1e6) : fmt::format("{:.3f} s", time / 1e9);
 }
 
+std::string formatShare(int64_t part, int64_t whole) {
+  return fmt::format("{:.1f}%",
+                     whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
+}
+
 int64_t parseBytes(const std::string& option, const std::string& text) {
   static const std::map<std::string, double> kUnits = {
       {"", 1},      {"B", 1},      {"kB", 1e3},      {"KB", 1e3},      {"MB", 1e6},       {"GB", 1e9},

@@ -37,22 +37,6 @@ class InputSet {
   uint32_t bits_ = 0;
 };
 
-// Code that runs operators. Of each the table has a column, checked against its registry of kernels.
-enum class Backend : uint8_t { kCpu };
-
-class BackendSet {
- public:
-  constexpr BackendSet() = default;
-  constexpr BackendSet(Backend backend) : bits_(bitOf(backend)) {}
-  constexpr bool contains(Backend backend) const { return (bits_ & bitOf(backend)) != 0; }
-
- private:
-  static constexpr uint8_t bitOf(Backend backend) {
-    return static_cast<uint8_t>(1U << static_cast<unsigned>(backend));
-  }
-  uint8_t bits_ = 0;
-};
-
 // Whether the output is the first input, shown otherwise.
 enum class View : uint8_t {
   kNone,
@@ -88,7 +72,7 @@ struct OperatorFacts {
   std::string_view domain = "";  // "": ONNX's own
   std::string_view op_type = "";
   WorkClass work = WorkClass::kElementwise;  // what its time follows from
-  BackendSet runs_on = {};                   // that have a kernel
+  bool has_kernel = false;  // of the CPU; what another device lacks, it refuses when a program is loaded
 
   // Types
   MixedPrecision mixed = MixedPrecision::kByWork;
@@ -129,6 +113,7 @@ struct OperatorFacts {
   bool normalizes_rows = false;      // over the last axes
   bool is_random = false;            // gives other numbers a second time
   bool is_update = false;            // an optimizer's: weights, their states, what they follow from
+  bool takes_labels = false;         // a loss whose second input is numbers of classes
   bool is_quantized = false;         // reads or makes numbers of few bits, which scales give their meaning
 };
 
@@ -144,9 +129,12 @@ inline bool isView(const Node& node) { return operatorFacts(node).view == View::
 // A Transpose of matrices, the last two axes; of an input whose shape is known.
 bool swapsLastTwoAxes(const Graph& graph, const Node& node);
 
-// The backend has a kernel for the operator (which may still refuse types and attributes).
-inline bool runsOn(Backend backend, const Node& node) {
-  return operatorFacts(node).runs_on.contains(backend);
+// There is a kernel for the operator (which may still refuse types and attributes).
+inline bool hasKernel(const Node& node) { return operatorFacts(node).has_kernel; }
+
+// A batch normalisation in training mode: by the moments of its own batch, which its running ones follow.
+inline bool normalizesByBatch(const Node& node) {
+  return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) != 0;
 }
 
 }  // namespace pipeshard

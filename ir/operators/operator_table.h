@@ -10,7 +10,6 @@ namespace pipeshard {
 
 // What rows are written with.
 namespace operator_rows {
-inline constexpr Backend kCpu = Backend::kCpu;
 inline constexpr std::string_view kOurs = kPipeshardDomain;
 inline constexpr InputSet kFirst = {0};
 inline constexpr InputSet kAll = InputSet::from(0);

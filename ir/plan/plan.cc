@@ -13,11 +13,6 @@
 namespace pipeshard {
 namespace {
 
-std::string percent(int64_t part, int64_t whole) {
-  return fmt::format("{:.1f}%",
-                     whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0);
-}
-
 // "3.00 GFLOP": three digits before a unit of a thousand.
 std::string scaled(int64_t amount, std::string_view unit) {
   constexpr std::string_view kPrefixes[] = {"", "k", "M", "G", "T", "P", "E"};
@@ -131,7 +126,7 @@ std::string printPlan(const Plan& plan) {
                         deviceList(stage.devices), mesh(meshText(stage)),
                         fmt::format("{}..{}", stage.first_layer, stage.last_layer),
                         scaled(stage.forward_flops, "FLOP"), scaled(stage.backward_flops, "FLOP"),
-                        percent(stage.forward_flops + stage.backward_flops, total),
+                        formatShare(stage.forward_flops + stage.backward_flops, total),
                         formatBytes(stage.parameter_bytes), stage.peak_activations,
                         plan.layers.at(stage.last_layer).last_node);
   }

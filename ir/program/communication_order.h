@@ -55,8 +55,9 @@ std::vector<std::vector<CommunicationStep>> communicationOrder(
     const std::vector<Program>& programs, TransferQueues queues = TransferQueues::kPerPair,
     const BufferPlaces& places = {});
 
-// Proves the same of queues that are given: one per rank, for all of its communication, in the order of
-// `steps`. Errors likewise; Error(kInternal) for steps that are not those of the program.
+// For tests, the proof by itself: the same of queues that are given: one per rank, for all of its
+// communication, in the order of `steps`. Errors likewise; Error(kInternal) for steps that are not those of
+// the program.
 void verifyCommunicationOrder(const std::vector<Program>& programs,
                               const std::vector<std::vector<CommunicationStep>>& steps,
                               const BufferPlaces& places = {});

@@ -5,7 +5,6 @@
 // with the microbatches may hold loops (ir/program/list_json.h); of a kind they do.
 #include "ir/program/program_json.h"
 
-#include <array>
 #include <limits>
 
 #include <nlohmann/json.hpp>

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "ir/base/amounts.h"
 #include "ir/base/ids_format.h"
 #include "ir/base/time_spans.h"
 
@@ -91,16 +92,12 @@ std::string printBreakdown(const Trace& trace) {
   std::string text = fmt::format("{:<{}}  compute  waiting  transfer    idle\n",
                                  fmt::format("of {:.1f} ms", static_cast<double>(parts.length) / 1e6), width);
   for (RankId rank : parts.ranks.ids()) {
-    const auto percent = [&](int64_t time) {
-      return fmt::format(
-          "{:.1f}%",
-          parts.length == 0 ? 0 : 100.0 * static_cast<double>(time) / static_cast<double>(parts.length));
-    };
+    const auto share = [&](int64_t time) { return formatShare(time, parts.length); };
     const RankBreakdown& part = parts.ranks[rank];
-    text += fmt::format(
-        "{:<{}}  {:>7}  {:>7}  {:>8}  {:>6}\n",
-        rank < trace.rank_names.nextId() ? trace.rank_names[rank] : fmt::format("rank {}", rank), width,
-        percent(part.compute), percent(part.waiting), percent(part.transfer), percent(part.idle));
+    text +=
+        fmt::format("{:<{}}  {:>7}  {:>7}  {:>8}  {:>6}\n",
+                    rank < trace.rank_names.nextId() ? trace.rank_names[rank] : fmt::format("rank {}", rank),
+                    width, share(part.compute), share(part.waiting), share(part.transfer), share(part.idle));
   }
   return text;
 }

@@ -114,7 +114,7 @@ class ShardedStageCosts : public StageCosts {
   const StageConfig& config(int index) const;
   StageCostParts parts(int first_layer, int last_layer, const Submesh& submesh,
                        const StageOption& option) const;
-  // For fixed plans: the cost of exactly this way; nullptr when it cannot be.
+  // For tests: the cost of exactly this way; nullptr when it cannot be.
   const StageOption* optionFor(int first_layer, int last_layer, const Submesh& submesh,
                                const StageConfig& config) const;
 

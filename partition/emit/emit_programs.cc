@@ -39,7 +39,7 @@ std::string separatorFor(const Graph& graph) {
 }  // namespace
 
 IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan) {
-  return emitPrograms(family, plan, scheduleOf(plan));
+  return emitForSchedule(family, plan, scheduleOf(plan));
 }
 
 namespace {
@@ -227,8 +227,8 @@ EmittedPrograms emitProgramSet(const TrainingFamily& family, const Plan& plan, c
   return emit(family, plan, schedule, cut, cut.owners, {}, progress, emission);
 }
 
-IdVector<RankId, RankProgram> emitPrograms(const TrainingFamily& family, const Plan& plan,
-                                           const Schedule& schedule) {
+IdVector<RankId, RankProgram> emitForSchedule(const TrainingFamily& family, const Plan& plan,
+                                              const Schedule& schedule) {
   return emitProgramSet(family, plan, schedule).ofAllRanks();
 }
 
@@ -297,7 +297,7 @@ RankProgram emitOnOneDevice(const TrainingFamily& family, const Plan& plan, cons
   return {std::move(made.set.kinds.front().program), *made.subgraphs.front()};
 }
 
-IdVector<RankId, RankProgram> emitPrograms(const TrainingGraph& training, const Plan& plan) {
+IdVector<RankId, RankProgram> emitOneSize(const TrainingGraph& training, const Plan& plan) {
   return emitPrograms(TrainingFamily(training), plan);
 }
 

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <queue>
 
 #include "ir/base/error.h"

@@ -1,7 +1,6 @@
 #include "partition/schedules/schedule_csv.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <optional>
 

@@ -1,7 +1,6 @@
 #include "partition/search/chunk_search.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 

@@ -185,11 +185,6 @@ int64_t objectiveOf(const AssignmentRequest& request, const std::vector<Assigned
                                                                : saturatedSum(leastSum(stages), slowest);
 }
 
-bool fitsMemory(const AssignmentRequest& request, const AssignedStage& stage, int stages_behind) {
-  return inFlight(request, stages_behind) <=
-         mostInFlight(stage.option, request.costs.memoryBytes(stage.submesh));
-}
-
 AssignmentResult assignStagesToMeshes(const AssignmentRequest& request) {
   const std::optional<AssignmentTables> tables = makeAssignmentTables(request);
   if (!tables) return {.assignments = {}, .complete = false};

@@ -85,8 +85,7 @@ AssignmentResult assignStagesToMeshes(const AssignmentRequest& request);
 // All submeshes that can begin at a device; what the search space above means, in one place.
 std::vector<Submesh> submeshesAt(const Cluster& cluster, int first_device);
 
-// The objective of stages that are given, and whether each fits: what the search and brute force both go by.
+// The objective of stages that are given.
 int64_t objectiveOf(const AssignmentRequest& request, const std::vector<AssignedStage>& stages);
-bool fitsMemory(const AssignmentRequest& request, const AssignedStage& stage, int stages_behind);
 
 }  // namespace pipeshard

@@ -1,7 +1,6 @@
 #include "partition/simulation/program_simulation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <memory>

@@ -13,6 +13,8 @@ struct StepMakeup {
   std::string batch_dimension = {};  // which --dim gives a number; "": the batch of the model's file has one
   int64_t microbatches = 0;          // of an update; 0: nothing is known of the plan
   int64_t updates = 1;               // of a step: its window
+
+  friend bool operator==(const StepMakeup&, const StepMakeup&) = default;
 };
 
 // Of a file: "5 examples are fewer than the 8 of a step; plan with --dim batch=5". `of_step`: examples that a
@@ -29,6 +31,8 @@ struct EpochEnd {
   // (whyWholeBatchesOnly of planning/programs/step_programs.h); "": another plan may have them.
   std::string whole_only = {};
   StepMakeup parts = {};  // of the plan's whole batches, likewise for errors
+
+  friend bool operator==(const EpochEnd&, const EpochEnd&) = default;
 };
 
 // The path of standard input.
@@ -57,6 +61,8 @@ struct DataDescription {
   // unpacked (unpacked_file.h), and the memory that the coordinator puts batches of a pipe in (batch_ring.h).
   int unpacked_descriptor = -1;
   int ring_descriptor = -1;
+
+  friend bool operator==(const DataDescription&, const DataDescription&) = default;
 };
 
 // Whether batches come once, one after the other, from another program.

@@ -2,18 +2,12 @@
 
 #include <bit>
 
+#include "ir/base/hash.h"
+
 namespace pipeshard {
 namespace {
 
 constexpr int kRounds = 6;
-
-// Every bit of the result depends on every bit of x; one to one.
-uint64_t mixBits(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/messages/control_types.h"
 
 namespace pipeshard {
 namespace {
@@ -33,20 +34,20 @@ nlohmann::json DiskExchange::introduce(int node, const std::string& host) {
   hosts_[node] = host;
   if (!place_.resumed.empty()) {
     for (nlohmann::json& piece : piecesOf(place_.resumed, {{"resumed", true}}))
-      surroundings_.send(node, "manifest", std::move(piece), {});
+      surroundings_.send(node, control::kManifest, std::move(piece), {});
   }
   return diskRequestJson({place_.folder, probe_.name(), place_.job, place_.keep});
 }
 
 bool DiskExchange::hear(int node, std::string_view type, const nlohmann::json& body,
                         std::span<const std::byte> payload) {
-  if (type == "disk") {
+  if (type == control::kDisk) {
     hearDisk(node, body.at("shared").get<bool>());
-  } else if (type == "want") {
+  } else if (type == control::kWant) {
     hearWant(node, wantFromJson(body));
-  } else if (type == "piece") {
+  } else if (type == control::kPiece) {
     hearPiece(node, body, payload);
-  } else if (type == "kept") {
+  } else if (type == control::kKept) {
     if (awaited_.erase({node, body.at("step").get<int64_t>()}) == 0 || !body.contains("error")) return true;
     surroundings_.notice(
         fmt::format("warning: host {} has its part of the checkpoint of step {}, but not yet "
@@ -96,17 +97,17 @@ void DiskExchange::ask(int node) {
   FilePiece piece{request.want.file, request.want.offset};
   if (!request.sources.empty() && request.sources.back() == kOwnDisk) {
     piece = readPiece(request.want);
-    if (piece.error.empty()) return surroundings_.send(node, "piece", pieceJson(piece), piece.bytes);
+    if (piece.error.empty()) return surroundings_.send(node, control::kPiece, pieceJson(piece), piece.bytes);
     request.error = piece.error;
     request.sources.pop_back();
   }
   if (request.sources.empty()) {
     piece.error = request.error;
-    return surroundings_.send(node, "piece", pieceJson(piece), {});
+    return surroundings_.send(node, control::kPiece, pieceJson(piece), {});
   }
   nlohmann::json want = wantJson(request.want);
   want["for"] = node;
-  surroundings_.send(request.sources.back(), "want", std::move(want), {});
+  surroundings_.send(request.sources.back(), control::kWant, std::move(want), {});
 }
 
 void DiskExchange::hearPiece(int node, const nlohmann::json& body, std::span<const std::byte> payload) {
@@ -121,7 +122,7 @@ void DiskExchange::hearPiece(int node, const nlohmann::json& body, std::span<con
     request.sources.pop_back();
     return ask(found->first);
   }
-  surroundings_.send(found->first, "piece", body, payload);
+  surroundings_.send(found->first, control::kPiece, body, payload);
 }
 
 DiskOfNode DiskExchange::diskOf(int node) const {
@@ -134,12 +135,12 @@ void DiskExchange::publish(const Checkpoint& checkpoint) {
   for (const int node : own_) {
     awaited_.emplace(node, checkpoint.step);
     for (nlohmann::json& piece : piecesOf(checkpointToJson(checkpoint), {{"resumed", false}}))
-      surroundings_.send(node, "manifest", std::move(piece), {});
+      surroundings_.send(node, control::kManifest, std::move(piece), {});
   }
 }
 
 void DiskExchange::drop(int64_t step) {
-  for (const int node : own_) surroundings_.send(node, "drop", {{"step", step}}, {});
+  for (const int node : own_) surroundings_.send(node, control::kDrop, {{"step", step}}, {});
 }
 
 }  // namespace pipeshard

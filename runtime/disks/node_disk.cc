@@ -13,6 +13,7 @@
 #include "ir/base/ids_format.h"
 #include "runtime/checkpoint/rank_state.h"
 #include "runtime/disks/disk_probe.h"
+#include "runtime/messages/control_types.h"
 
 namespace pipeshard {
 namespace {
@@ -69,7 +70,7 @@ DiskRequest diskRequestFromJson(const nlohmann::json& json) {
 void NodeDisk::open(const DiskRequest& request, const std::string& plan_directory,
                     const std::vector<RankId>& ranks) {
   const bool is_shared = seesProbe(request.folder, request.probe);
-  tell_("disk", {{"shared", is_shared}}, {});
+  tell_(control::kDisk, {{"shared", is_shared}}, {});
   if (!is_shared) openFolder(request, plan_directory);
   if (resumed_.empty()) return;
   const int64_t step = checkpointFromJson(resumed_).step;
@@ -99,7 +100,7 @@ void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_di
         "{} on this host's own disk is a part of a newer checkpoint than that of step {}, which the "
         "coordinator's disk has as its newest good one; it stays until one of its step or later is saved",
         parts.front(), step);
-    tell_("notice", {{"message", std::move(text)}}, {});
+    tell_(control::kNotice, {{"message", std::move(text)}}, {});
     return;
   }
   if (found.empty()) return;
@@ -110,7 +111,7 @@ void NodeDisk::openFolder(const DiskRequest& request, const std::string& plan_di
 }
 
 void NodeDisk::askForNext() {
-  if (!fetch_->isDone()) tell_("want", wantJson(fetch_->want()), {});
+  if (!fetch_->isDone()) tell_(control::kWant, wantJson(fetch_->want()), {});
 }
 
 void NodeDisk::takePiece(const FilePiece& piece) {
@@ -118,7 +119,7 @@ void NodeDisk::takePiece(const FilePiece& piece) {
   fetch_->take(piece);
   askForNext();
   if (isLacking()) return;
-  const auto notice = [&](std::string text) { tell_("notice", {{"message", std::move(text)}}, {}); };
+  const auto notice = [&](std::string text) { tell_(control::kNotice, {{"message", std::move(text)}}, {}); };
   if (!fetch_->fetched().empty()) {
     notice(fmt::format("has got {} of the checkpoint from other hosts", fmt::join(fetch_->fetched(), ", ")));
   }
@@ -141,25 +142,26 @@ void NodeDisk::takeManifest(const nlohmann::json& piece) {
 }
 
 bool isForDisk(std::string_view type) {
-  return type == "manifest" || type == "drop" || type == "want" || type == "piece";
+  return type == control::kManifest || type == control::kDrop || type == control::kWant ||
+         type == control::kPiece;
 }
 
 void NodeDisk::hear(std::string_view type, const nlohmann::json& body, std::span<const std::byte> payload) {
-  if (type == "start") {
+  if (type == control::kStart) {
     if (body.contains("disk")) {
       open(diskRequestFromJson(body["disk"]), body.at("directory").get<std::string>(),
            idsAt<RankId>(body.at("ranks").get<std::vector<size_t>>()));
     }
     starting_ = true;
   }
-  if (type == "manifest") takeManifest(body);
-  if (type == "piece") takePiece(pieceFromJson(body, payload));
-  if (type == "drop" && committer_) committer_->discard(body.at("step").get<int64_t>(), "dropped");
-  if (type == "want") {
+  if (type == control::kManifest) takeManifest(body);
+  if (type == control::kPiece) takePiece(pieceFromJson(body, payload));
+  if (type == control::kDrop && committer_) committer_->discard(body.at("step").get<int64_t>(), "dropped");
+  if (type == control::kWant) {
     const FilePiece piece = readPiece(wantFromJson(body));
     nlohmann::json answer = pieceJson(piece);
     answer["for"] = body.at("for");
-    tell_("piece", std::move(answer), piece.bytes);
+    tell_(control::kPiece, std::move(answer), piece.bytes);
   }
 }
 
@@ -175,7 +177,7 @@ void NodeDisk::look() {
   for (const CheckpointCommitter::Outcome& outcome : committer_->take()) {
     nlohmann::json body = {{"step", outcome.step}};
     if (!outcome.error.empty()) body["error"] = outcome.error;
-    tell_("kept", std::move(body), {});
+    tell_(control::kKept, std::move(body), {});
   }
 }
 

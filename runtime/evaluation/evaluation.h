@@ -27,6 +27,8 @@ struct EvaluationSpec {
   // Whether a job that goes on behind `step` (0: begins) evaluates before anything else. One that was due
   // there may have been lost to what ended the job before.
   bool isFirst(int64_t step) const;
+
+  friend bool operator==(const EvaluationSpec&, const EvaluationSpec&) = default;
 };
 
 // Losses of batches, weighted. Their mean is the loss of all rows where a batch's loss is a mean over what

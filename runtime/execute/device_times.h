@@ -18,7 +18,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/device/device.h"
@@ -61,6 +63,67 @@ class DeviceTimes {
   TraceRecorder& recorder_;
   std::unique_ptr<DeviceEvent> now_;
   Track tracks_[kTraceLanes];
+};
+
+// What an executor records of its steps: what the host knows at once and, where the device works beside it,
+// the device's times. Costs nothing but looks at two pointers while nothing is recorded.
+class StepRecord {
+ public:
+  using Time = TraceRecorder::Time;
+
+  // From here on, as program `number` of `recorder`; `times`: nullptr where the device works in the host's
+  // own time. nullptr, nullptr: no more. Not inside a step.
+  void recordInto(TraceRecorder* recorder, uint32_t number, std::unique_ptr<DeviceTimes> times) {
+    recorder_ = recorder;
+    program_ = number;
+    times_ = std::move(times);
+  }
+  bool isOn() const { return recorder_ != nullptr; }
+  DeviceTimes* deviceTimes() const { return times_.get(); }
+
+  void beginStep(int64_t step, Time start) {
+    if (recorder_ != nullptr) recorder_->beginStep(step, program_, start);
+    if (times_) times_->beginStep(start);
+  }
+  // All queues have done what they were given.
+  void resolveStep() {
+    if (times_) times_->resolve();
+  }
+  void endStep() {
+    if (recorder_ != nullptr) recorder_->endStep(now());
+  }
+
+  // By the host.
+  void begin(TraceLane lane, size_t instruction, Time start) {
+    if (recorder_ != nullptr) recorder_->begin(lane, instruction, start);
+  }
+  void begin(TraceLane lane, size_t instruction) {
+    if (recorder_ != nullptr) recorder_->begin(lane, instruction, now());
+  }
+  void end(TraceLane lane, Time end, std::chrono::nanoseconds waited) {
+    if (recorder_ != nullptr) recorder_->end(lane, end, waited);
+  }
+  void end(TraceLane lane, std::chrono::nanoseconds waited) {
+    if (recorder_ != nullptr) recorder_->end(lane, now(), waited);
+  }
+  void endPosted(size_t receive, Time arrived) {
+    if (recorder_ != nullptr) recorder_->endPosted(receive, arrived, now());
+  }
+
+  // By the device: of the record that has begun last on the lane. The pair is for its end.
+  size_t beginOnDevice(TraceLane lane) { return times_ ? times_->begin(lane) : 0; }
+  void endOnDevice(TraceLane lane, size_t pair, Time met = {}) {
+    if (times_) times_->end(lane, pair, met);
+  }
+  // When peers are called, for `met`; Time() where nobody asks.
+  Time callsPeers() const { return times_ ? now() : Time(); }
+
+ private:
+  static Time now() { return std::chrono::steady_clock::now(); }
+
+  TraceRecorder* recorder_ = nullptr;
+  uint32_t program_ = 0;
+  std::unique_ptr<DeviceTimes> times_;
 };
 
 }  // namespace pipeshard

@@ -29,6 +29,8 @@ struct DumpSelection {
   bool parameters = false;
   bool states = false;
   bool outputs = false;
+
+  friend bool operator==(const DumpSelection&, const DumpSelection&) = default;
 };
 
 // "step-000002.rank-0001.safetensors"

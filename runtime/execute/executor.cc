@@ -45,8 +45,7 @@ std::string describeMadeUpdates(const std::vector<double>& losses) {
 //     buffer that it writes is under way. Sends are kept by the memory that is sent (pending_sends_); freeing
 //     it, or the end of the step, waits for them too. So a step ends with no send, receive or lane work under
 //     way.
-//   * current_instruction_, progress_ and waiting_ are all that other threads look at: a watcher's picture of
-//     where the rank is.
+//   * watch_ is all that other threads look at.
 //   * After an error the step is given up as a whole (failStep): posted receives are withdrawn first, so that
 //     nothing is written into the arena any more, then the lane is interrupted and has come to rest.
 Executor::Executor(RankImage image, const ExecutorOptions& options)
@@ -127,14 +126,14 @@ CompiledSubgraph::Aliasing Executor::aliasingOf(const Instruction& instruction, 
 }
 
 std::string Executor::describeCurrent() const {
-  const int64_t step = current_step_.load();
-  const size_t loaded = buffers_loaded_.load();
+  const int64_t step = watch_.step.load();
+  const size_t loaded = watch_.buffers_loaded.load();
   if (step == 0 && loaded > 0 && loaded < program().buffers.size())
     return fmt::format("rank {} reads its weights, tensor {} of {}", program().rank, loaded + 1,
                        program().buffers.size());
   if (step == 0) return fmt::format("rank {}, between steps", program().rank);
-  std::string text = fmt::format("step {}, {}", step, describePlace(program(), current_instruction_.load()));
-  if (awaits_lane_.load())
+  std::string text = fmt::format("step {}, {}", step, describePlace(program(), watch_.instruction.load()));
+  if (watch_.awaits_lane.load())
     text +=
         fmt::format("; it waits for {}",
                     describePlace(program(), waits_.lane[std::min(lane_->done(), waits_.lane.size() - 1)]));
@@ -142,28 +141,28 @@ std::string Executor::describeCurrent() const {
 }
 
 ExecutorProgress Executor::progress() const {
-  const bool waiting =
-      waiting_.load(std::memory_order_relaxed) || (awaits_lane_.load() && background_waiting_.load());
-  const uint64_t transferred = transfers_ == nullptr ? 0 : transfers_->ended();
-  return {progress_.load(std::memory_order_relaxed) + transferred, waiting, current_step_.load() != 0};
+  ExecutorProgress progress = watch_.progress();
+  if (transfers_ != nullptr) {
+    progress.count += transfers_->ended();
+    progress.waiting |= transfers_->isMeeting();
+  }
+  return progress;
 }
 
 void Executor::record(TraceRecorder* recorder, uint32_t number) {
-  recorder_ = recorder;
-  recorded_program_ = number;
-  times_ = recorder == nullptr || device_->isHostMemory()
-               ? nullptr
-               : std::make_unique<DeviceTimes>(*compute_, *lane_queue_, *recorder);
-  if (collectives_) collectives_->record(recorder, TraceLane::kForeground, times_.get());
-  if (background_collectives_)
-    background_collectives_->record(recorder, TraceLane::kBackground, times_.get());
+  const bool beside_host = recorder != nullptr && !device_->isHostMemory();
+  record_.recordInto(
+      recorder, number,
+      beside_host ? std::make_unique<DeviceTimes>(*compute_, *lane_queue_, *recorder) : nullptr);
+  DeviceTimes* const times = record_.deviceTimes();
+  if (collectives_) collectives_->record(recorder, TraceLane::kForeground, times);
+  if (background_collectives_) background_collectives_->record(recorder, TraceLane::kBackground, times);
 }
 
 void Executor::beginStep(int64_t step, Clock::time_point start) {
-  if (recorder_ != nullptr) recorder_->beginStep(step, recorded_program_, start);
-  if (times_) times_->beginStep(start);
-  current_instruction_.store(0);
-  current_step_.store(step);
+  record_.beginStep(step, start);
+  watch_.instruction.store(0);
+  watch_.step.store(step);
   awaitKeeper();
   beginTransfers();
   giveStepNumbers(step);
@@ -184,9 +183,9 @@ std::optional<HostView> Executor::awaitStep(int64_t step, StepReport& report) {
     report.losses = readLosses();
     report.measures = readMeasures();
     compute_->synchronize();
-    if (times_) times_->resolve();
+    record_.resolveStep();
     device_->watchWaits({});
-    waiting_.store(false, std::memory_order_relaxed);
+    watch_.waiting.store(false, std::memory_order_relaxed);
   } catch (Error& error) {
     error.addContext(fmt::format("step {}, rank {}, the end of the step", step, program().rank));
     failStep(error);
@@ -200,8 +199,8 @@ StepReport Executor::runStep(int64_t step) {
   StepReport report;
   beginStep(step, start);
   for (size_t i = 0; i < action_of_.size(); ++i) {
-    current_instruction_.store(i, std::memory_order_relaxed);
-    progress_.fetch_add(1, std::memory_order_relaxed);
+    watch_.instruction.store(i, std::memory_order_relaxed);
+    watch_.count.fetch_add(1, std::memory_order_relaxed);
     try {
       runInstruction(i, step, report);
     } catch (Error& error) {
@@ -212,7 +211,7 @@ StepReport Executor::runStep(int64_t step) {
   const std::optional<HostView> faults = awaitStep(step, report);
   if (faults) throwFaults(step, faults->bytes());
   if (lane_) report.background_seconds = lane_->seconds();
-  progress_.fetch_add(1, std::memory_order_relaxed);
+  watch_.count.fetch_add(1, std::memory_order_relaxed);
   report.transfer_seconds += secondsSince(end_of_work);
   if (!report.losses.empty()) {
     report.loss = std::accumulate(report.losses.begin(), report.losses.end(), 0.0) /
@@ -231,8 +230,8 @@ StepReport Executor::runStep(int64_t step) {
          data_ == nullptr ? "" : explainNotFiniteLoss(program(), *data_, step),
          finder_ ? "" : "; `pipeshard run --on-nan find` names the first value that is not a number");
   }
-  current_step_.store(0);
-  if (recorder_ != nullptr) recorder_->endStep(Clock::now());
+  watch_.step.store(0);
+  record_.endStep();
   report.seconds = secondsSince(start);
   return report;
 }
@@ -252,14 +251,14 @@ void Executor::execute(size_t position, int64_t step, StepReport& report) {
   Action& action = actionAt(position);
   const Instruction& form = *action.form;
   const Clock::time_point start = Clock::now();
-  const bool recorded = recorder_ != nullptr && form.kind != InstructionKind::kFree && !action.done;
-  if (recorded) recorder_->begin(TraceLane::kForeground, position, start);
-  const size_t pair = recorded && times_ ? times_->begin(TraceLane::kForeground) : 0;
+  const bool recorded = record_.isOn() && form.kind != InstructionKind::kFree && !action.done;
+  if (recorded) record_.begin(TraceLane::kForeground, position, start);
+  const size_t pair = recorded ? record_.beginOnDevice(TraceLane::kForeground) : 0;
   switch (form.kind) {
     case InstructionKind::kLoadInput:
-      waiting_.store(data_->mayWait(), std::memory_order_relaxed);
+      watch_.waiting.store(data_->mayWait(), std::memory_order_relaxed);
       data_->fill(action.data_input, step, action.box, hostSide(action));
-      waiting_.store(false, std::memory_order_relaxed);
+      watch_.waiting.store(false, std::memory_order_relaxed);
       if (finder_) lookAtInput(action);
       upload(action, *compute_);
       break;
@@ -295,8 +294,8 @@ void Executor::recordEnd(const Action& action, size_t pair, Clock::time_point en
   const InstructionKind kind = action.form->kind;
   const bool meets = kind == InstructionKind::kReceive || kind == InstructionKind::kAllReduce;
   const std::chrono::nanoseconds waited = meets ? communicator_->waited() : std::chrono::nanoseconds();
-  recorder_->end(TraceLane::kForeground, end, waited);
-  if (times_) times_->end(TraceLane::kForeground, pair, meets ? called_ + waited : Clock::time_point());
+  record_.end(TraceLane::kForeground, end, waited);
+  record_.endOnDevice(TraceLane::kForeground, pair, meets ? called_ + waited : Clock::time_point());
 }
 
 void Executor::update(size_t position) {
@@ -308,15 +307,15 @@ void Executor::update(size_t position) {
 
 void Executor::runNodes(size_t position) {
   if (options_.observer != nullptr) options_.observer->beginRun(position);
-  actionAt(position).run.run(progress_, options_.observer, finder_ ? &*finder_ : nullptr);
+  actionAt(position).run.run(watch_.count, options_.observer, finder_ ? &*finder_ : nullptr);
 }
 
 void Executor::transfer(Action& action) {
   const Instruction& form = *action.form;
   PIPESHARD_CHECK(communicator_ != nullptr, "a transfer without communicator");
   if (form.kind != InstructionKind::kReceive) download(action, *compute_);
-  if (times_) called_ = Clock::now();
-  waiting_.store(true, std::memory_order_relaxed);
+  called_ = record_.callsPeers();
+  watch_.waiting.store(true, std::memory_order_relaxed);
   if (form.kind == InstructionKind::kSend) {
     pending_sends_[action.sends[0]].push_back(communicator_->send(form.peer, hostSide(action)));
   } else if (form.kind == InstructionKind::kReceive) {
@@ -324,7 +323,7 @@ void Executor::transfer(Action& action) {
   } else {
     allReduce(action, *communicator_);
   }
-  waiting_.store(false, std::memory_order_relaxed);
+  watch_.waiting.store(false, std::memory_order_relaxed);
   if (form.kind != InstructionKind::kSend) upload(action, *compute_);
 }
 
@@ -343,9 +342,9 @@ void Executor::waitForSends(const Action& action) {
 void Executor::waitForSends(uint32_t slot) {
   std::vector<std::unique_ptr<SendHandle>>& sends = pending_sends_[slot];
   if (sends.empty()) return;
-  waiting_.store(true, std::memory_order_relaxed);
+  watch_.waiting.store(true, std::memory_order_relaxed);
   for (const auto& send : sends) send->wait();
-  waiting_.store(false, std::memory_order_relaxed);
+  watch_.waiting.store(false, std::memory_order_relaxed);
   sends.clear();
 }
 

@@ -80,6 +80,23 @@ struct ExecutorProgress {
   bool running = false;  // inside a step
 };
 
+// What other threads look at while a step runs: a watcher's picture of where the rank is.
+struct ExecutorWatch {
+  std::atomic<size_t> instruction{0};
+  std::atomic<int64_t> step{0};           // 0 between steps
+  std::atomic<size_t> buffers_loaded{0};  // by attach: those that are persistent, of the first so many
+  std::atomic<uint64_t> count{0};         // of ExecutorProgress, but what transfers between devices add
+  std::atomic<bool> waiting{false};       // the step's thread, for other ranks
+  std::atomic<bool> lane_waiting{false};  // the background lane, for other ranks
+  std::atomic<bool> awaits_lane{false};   // the step's thread, for the lane
+
+  ExecutorProgress progress() const {
+    const bool for_others =
+        waiting.load(std::memory_order_relaxed) || (awaits_lane.load() && lane_waiting.load());
+    return {count.load(std::memory_order_relaxed), for_others, step.load() != 0};
+  }
+};
+
 // Thread rules: one thread uses an executor at a time. Between steps, and after an error, its own thread is
 // idle.
 class Executor {
@@ -232,24 +249,16 @@ class Executor {
   std::optional<StepGuard> guard_;
   std::optional<NanFinder> finder_;
   bool weights_looked_at_ = false;
-  TraceRecorder* recorder_ = nullptr;
-  uint32_t recorded_program_ = 0;
-  std::unique_ptr<DeviceTimes> times_;            // while recording, of a device that works beside the host
-  std::chrono::steady_clock::time_point called_;  // the communicator, by the foreground, last; for times_
+  StepRecord record_;
+  StepRecord::Time called_;  // the communicator, by the foreground, last; for record_
   std::vector<Action> actions_;
   std::vector<uint32_t> action_of_;  // by instruction
   // By what is sent from: buffers that begin at one place of the arena.
   std::vector<std::vector<std::unique_ptr<SendHandle>>> pending_sends_;
-  std::atomic<size_t> current_instruction_{0};
-  std::atomic<int64_t> current_step_{0};   // 0 between steps
-  std::atomic<size_t> buffers_loaded_{0};  // by attach: those that are persistent, of the first so many
+  ExecutorWatch watch_;
   std::unique_ptr<DeviceTransfers> transfers_;
-  std::atomic<uint64_t> progress_{0};
-  std::atomic<bool> waiting_{false};
   BackgroundWaits waits_;
   std::vector<std::unique_ptr<ReceiveHandle>> posted_receives_;  // by instruction
-  std::atomic<bool> background_waiting_{false};                  // the lane, for other ranks
-  std::atomic<bool> awaits_lane_{false};                         // this thread, for the lane
   // last: idle and gone before what it works on
   std::unique_ptr<BackgroundLane> lane_;
 };

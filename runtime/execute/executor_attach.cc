@@ -37,9 +37,9 @@ void Executor::bind(std::span<std::byte> arena, Communicator* communicator, Data
   }
   communicator_ = communicator;
   background_ = background;
-  if (communicator != nullptr) collectives_ = makeCollectives(*communicator, waiting_, *compute_);
+  if (communicator != nullptr) collectives_ = makeCollectives(*communicator, watch_.waiting, *compute_);
   if (background != nullptr)
-    background_collectives_ = makeCollectives(*background, background_waiting_, *lane_queue_);
+    background_collectives_ = makeCollectives(*background, watch_.lane_waiting, *lane_queue_);
   data_ = data;
   if (program().guard.valid())
     guard_.emplace(program(), *compute_, [this](BufferId id) { return place(id); });
@@ -71,7 +71,7 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
                       Communicator* background) {
   bind(arena, communicator, data, background);
   for (size_t b = 0; b < program().buffers.size(); ++b) {
-    buffers_loaded_.store(b, std::memory_order_relaxed);
+    watch_.buffers_loaded.store(b, std::memory_order_relaxed);
     if (!isPersistent(program().buffer(BufferId(b)).kind)) continue;
     try {
       write(BufferId(b), [&](std::span<std::byte> out) {
@@ -82,7 +82,7 @@ void Executor::attach(std::span<std::byte> arena, Communicator* communicator, Da
       throw;
     }
   }
-  buffers_loaded_.store(program().buffers.size());
+  watch_.buffers_loaded.store(program().buffers.size());
 }
 
 void Executor::attachBeside(const Executor& other, std::span<std::byte> arena, Communicator* communicator,

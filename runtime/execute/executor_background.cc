@@ -29,7 +29,7 @@ void Executor::startLane() {
 
 // The lane's error if it has failed; it came first, or follows from the same cause.
 void Executor::failStep(const Error& error) {
-  awaits_lane_.store(false);
+  watch_.awaits_lane.store(false);
   for (auto& receive : posted_receives_) receive.reset();  // nothing is written into the arena any more
   std::optional<Error> first;
   if (lane_ != nullptr) {
@@ -51,7 +51,7 @@ void Executor::beginTransfers() {
   transfers_->beginStep();
   device_->watchWaits([this] {
     transfers_->look();
-    waiting_.store(transfers_->isWaiting(), std::memory_order_relaxed);
+    watch_.waiting.store(transfers_->isWaiting(), std::memory_order_relaxed);
   });
 }
 
@@ -67,8 +67,8 @@ void Executor::runInstruction(size_t position, int64_t step, StepReport& report)
       compute_->record(*action.posted);
       lane_->post();
     } else {
-      if (recorder_ != nullptr) recorder_->begin(TraceLane::kPosted, position, Clock::now());
-      if (times_) action.posted_pair = times_->begin(TraceLane::kPosted);
+      record_.begin(TraceLane::kPosted, position);
+      action.posted_pair = record_.beginOnDevice(TraceLane::kPosted);
       posted_receives_[position] = communicator_->postReceive(form.peer, hostSide(action));
     }
   }
@@ -80,13 +80,13 @@ void Executor::runInstruction(size_t position, int64_t step, StepReport& report)
 void Executor::waitForBackground(size_t position) {
   const size_t before = waits_.before[position];
   if (before > 0 && lane_->done() < before) {
-    awaits_lane_.store(true);
+    watch_.awaits_lane.store(true);
     lane_->waitFor(before, [this] { return communicator_->progress(); });
-    awaits_lane_.store(false);
+    watch_.awaits_lane.store(false);
   }
   if (before > 0) compute_->wait(*actionAt(waits_.lane[before - 1]).finished);
   for (const size_t receive : waits_.receives[position]) {
-    waiting_.store(true, std::memory_order_relaxed);
+    watch_.waiting.store(true, std::memory_order_relaxed);
     const Clock::time_point start = Clock::now();
     try {
       posted_receives_[receive]->wait();
@@ -94,15 +94,14 @@ void Executor::waitForBackground(size_t position) {
       error.addContext(describePlace(program(), receive));
       throw;
     }
-    waiting_.store(false, std::memory_order_relaxed);
+    watch_.waiting.store(false, std::memory_order_relaxed);
     const Clock::time_point arrived = start + posted_receives_[receive]->waited();
-    if (recorder_ != nullptr) recorder_->endPosted(receive, arrived, Clock::now());
+    record_.endPosted(receive, arrived);
     posted_receives_[receive].reset();
     upload(actionAt(receive), *compute_);
-    if (times_) {  // straight from a device nobody says when it has come
-      times_->end(TraceLane::kPosted, actionAt(receive).posted_pair,
-                  transfers_ ? Clock::time_point() : arrived);
-    }
+    // straight from a device nobody says when it has come
+    record_.endOnDevice(TraceLane::kPosted, actionAt(receive).posted_pair,
+                        transfers_ ? Clock::time_point() : arrived);
   }
 }
 
@@ -110,31 +109,31 @@ void Executor::waitForBackground(size_t position) {
 void Executor::performInBackground(size_t position) {
   Action& action = actionAt(position);
   if (options_.delays != nullptr) options_.delays->pause();
-  progress_.fetch_add(1, std::memory_order_relaxed);
-  if (recorder_ != nullptr) recorder_->begin(TraceLane::kBackground, position, Clock::now());
+  watch_.count.fetch_add(1, std::memory_order_relaxed);
+  record_.begin(TraceLane::kBackground, position);
   try {
     std::chrono::nanoseconds waited{};
     Clock::time_point met;
     lane_queue_->wait(*action.posted);
-    const size_t pair = times_ ? times_->begin(TraceLane::kBackground) : 0;
+    const size_t pair = record_.beginOnDevice(TraceLane::kBackground);
     if (action.form->kind == InstructionKind::kRun) {
-      action.run.run(progress_);
+      action.run.run(watch_.count);
     } else {
       download(action, *lane_queue_);
-      if (times_) met = Clock::now();
-      background_waiting_.store(true);
+      const Clock::time_point called = record_.callsPeers();
+      watch_.lane_waiting.store(true);
       allReduce(action, *background_);
-      background_waiting_.store(false);
+      watch_.lane_waiting.store(false);
       upload(action, *lane_queue_);
       waited = background_->waited();
-      if (times_) met += waited;
+      met = called + waited;
     }
-    if (times_) times_->end(TraceLane::kBackground, pair, met);
+    record_.endOnDevice(TraceLane::kBackground, pair, met);
     lane_queue_->record(*action.finished);
-    if (recorder_ != nullptr) recorder_->end(TraceLane::kBackground, Clock::now(), waited);
+    record_.end(TraceLane::kBackground, waited);
   } catch (Error& error) {
-    background_waiting_.store(false);
-    error.addContext(fmt::format("step {}, {}", current_step_.load(), describePlace(program(), position)));
+    watch_.lane_waiting.store(false);
+    error.addContext(fmt::format("step {}, {}", watch_.step.load(), describePlace(program(), position)));
     throw;
   }
 }

@@ -273,6 +273,34 @@ IdVector<RankId, size_t> whoDoTheSame(ProgramFolder& folder) {
   return classes;
 }
 
+uint64_t tensorBytesOfLargestRank(ProgramFolder& folder) {
+  uint64_t largest = 0;
+  std::set<KindId> seen;
+  for (const RankId rank : idsBelow<RankId>(folder.ranks())) {
+    if (!seen.insert(folder.kindOf(rank)).second) continue;
+    const Program program = folder.program(rank);
+    IdVector<BufferId, bool> held(program.buffers.size());
+    uint64_t bytes = 0, most = 0;
+    const auto hold = [&](BufferId id, bool is_held) {
+      if (held[id] == is_held) return;
+      const auto size =
+          static_cast<uint64_t>(byteCount(program.buffer(id).data_type, program.buffer(id).shape));
+      held[id] = is_held;
+      bytes = is_held ? bytes + size : bytes - size;
+      most = std::max(most, bytes);
+    };
+    for (const BufferId id : held.ids()) {
+      if (isPersistent(program.buffer(id).kind)) hold(id, true);
+    }
+    for (const Instruction& instruction : program.instructions) {
+      for (const BufferId id : instruction.outputs) hold(id, true);
+      if (instruction.kind == InstructionKind::kFree) hold(instruction.inputs[0], false);
+    }
+    largest = std::max(largest, most);
+  }
+  return largest;
+}
+
 int countRanks(const std::string& plan_directory) {
   return static_cast<int>(ProgramFolder(plan_directory).ranks());
 }

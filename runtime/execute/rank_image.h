@@ -109,6 +109,10 @@ RankImage loadRank(const std::string& folder, RankId rank, StepSize size = StepS
 // report the loss. Where there are very many kinds, they are not read for it. Errors as ProgramFolder.
 IdVector<RankId, size_t> whoDoTheSame(ProgramFolder& folder);
 
+// Bytes of the tensors that the neediest rank holds at once, whole batches; about what its arena takes
+// without the workspaces of kernels. Errors as ProgramFolder.
+uint64_t tensorBytesOfLargestRank(ProgramFolder& folder);
+
 // How many ranks a plan directory has. Errors as ProgramFolder.
 int countRanks(const std::string& plan_directory);
 

@@ -272,30 +272,44 @@ void CompiledSubgraph::checkGroupSizes(const IdVector<GroupId, std::vector<RankI
   }
 }
 
+void CompiledSubgraph::requireCommunicator(const Collectives* collectives) const {
+  const size_t count = collectiveGroups().size();
+  if (count == 0 || collectives != nullptr) return;
+  fail(ErrorCode::kConfiguration,
+       "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the "
+       "other ranks of its plan",
+       name_, count);
+}
+
+struct CompiledSubgraph::Addresses {
+  std::span<std::byte* const> inputs;
+  std::span<std::byte* const> outputs;
+  std::byte* constants;
+  std::byte* workspace;
+  const std::vector<int64_t>& temporaries;
+
+  std::byte* of(const Storage& storage) const {
+    switch (storage.kind) {
+      case Storage::Kind::kInput: return inputs[storage.index];
+      case Storage::Kind::kOutput: return outputs[storage.index];
+      case Storage::Kind::kConstant: return constants + storage.index;
+      case Storage::Kind::kTemporary: return workspace + temporaries[storage.index];
+      case Storage::Kind::kNone: break;
+    }
+    return nullptr;
+  }
+};
+
 BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* const> inputs,
                                 std::span<std::byte* const> outputs, std::byte* workspace,
                                 Collectives* collectives, const std::vector<bool>& adds, DeviceQueue* queue,
                                 const std::vector<int64_t>* temporaries) {
-  if (const size_t count = collectiveGroups().size(); count > 0 && collectives == nullptr) {
-    fail(ErrorCode::kConfiguration,
-         "subgraph '{}' has {} collective node(s), but there is no communicator: it runs only beside the "
-         "other ranks of its plan",
-         name_, count);
-  }
+  requireCommunicator(collectives);
   const Layout& plan = layout(aliasing);
   if (temporaries == nullptr) temporaries = &plan.memory.apart.offsets;
-  const auto address = [&](const Storage& storage) -> std::byte* {
-    switch (storage.kind) {
-      case Storage::Kind::kInput: return inputs[storage.index];
-      case Storage::Kind::kOutput: return outputs[storage.index];
-      case Storage::Kind::kConstant: return constants_.bytes.data() + storage.index;
-      case Storage::Kind::kTemporary: return workspace + (*temporaries)[storage.index];
-      case Storage::Kind::kNone: break;
-    }
-    return nullptr;
-  };
+  const Addresses addresses{inputs, outputs, constants_.bytes.data(), workspace, *temporaries};
   const auto value_address = [&](ValueId id) {
-    return id.valid() ? address(plan.storage[root(id).index()]) : nullptr;
+    return id.valid() ? addresses.of(plan.storage[root(id).index()]) : nullptr;
   };
 
   BoundRun run;
@@ -331,8 +345,8 @@ BoundRun CompiledSubgraph::bind(const Aliasing& aliasing, std::span<std::byte* c
     call.first_output = run.outputs_.size();
     call.bytes = copy.bytes;
     if (!run.calls_.empty()) call.nodes = run.calls_.back().nodes;
-    run.inputs_.push_back(address(copy.from));
-    run.outputs_.push_back(address(copy.to));
+    run.inputs_.push_back(addresses.of(copy.from));
+    run.outputs_.push_back(addresses.of(copy.to));
     run.calls_.push_back(call);
   }
   return run;

@@ -165,7 +165,10 @@ class CompiledSubgraph {
     RunMemory memory;
   };
   class Planner;
+  struct Addresses;  // of what a run's storage lies in
 
+  // Error(kConfiguration) where there is a collective and no `collectives`.
+  void requireCommunicator(const Collectives* collectives) const;
   void placeConstants();
   void makeSteps(const KernelRegistry& kernels, Fusion fusion);
   void checkShapes(size_t node) const;

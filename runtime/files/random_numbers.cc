@@ -11,20 +11,12 @@
 namespace pipeshard {
 namespace {
 
-// The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 double uniform(uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
 
 // Box and Muller 1958, the cosine branch.
 double standardNormal(uint64_t key, uint64_t element) {
-  const uint64_t first = mix(key ^ mix(2 * element));
-  const uint64_t second = mix(key ^ mix(2 * element + 1));
+  const uint64_t first = mixBits(key ^ mixBits(2 * element));
+  const uint64_t second = mixBits(key ^ mixBits(2 * element + 1));
   return std::sqrt(-2 * std::log(uniform(first))) * std::cos(2 * std::numbers::pi * uniform(second));
 }
 
@@ -39,7 +31,7 @@ constexpr int64_t kBlock = 256;  // numbers that are converted at once
 void makeNumbers(const RandomNumbers& drawn, uint64_t key, uint64_t first, std::span<double> block) {
   if (drawn.kind == RandomNumbers::Kind::kUniform) {
     for (size_t i = 0; i < block.size(); ++i)  // exact in float32: never 1
-      block[i] = static_cast<double>(mix(key ^ mix(first + i)) >> 40) * 0x1p-24;
+      block[i] = static_cast<double>(mixBits(key ^ mixBits(first + i)) >> 40) * 0x1p-24;
   } else {
     for (size_t i = 0; i < block.size(); ++i) block[i] = standardNormal(key, first + i);
   }
@@ -50,7 +42,7 @@ void makeIntegers(const ProgramInput& input, uint64_t key, uint64_t first, std::
   const bool is_bool = input.data_type == DataType::kBool;
   const uint64_t low = is_bool ? 0 : input.low;
   const uint64_t range = is_bool ? 2 : static_cast<uint64_t>(input.high) - low;
-  for (size_t i = 0; i < block.size(); ++i) block[i] = low + scaled(mix(key ^ mix(first + i)), range);
+  for (size_t i = 0; i < block.size(); ++i) block[i] = low + scaled(mixBits(key ^ mixBits(first + i)), range);
 }
 
 // Elements [first, first + count), at most a block.
@@ -62,7 +54,7 @@ void writeBlock(const ProgramInput& input, uint64_t key, uint64_t first, size_t 
     convertElements(DataType::kFloat64, block, input.data_type, to, count);
   } else if (input.drawn) {
     for (size_t i = 0; i < count; ++i)
-      to[i] = std::byte{uniform(mix(key ^ mix(first + i))) < input.drawn->probability};
+      to[i] = std::byte{uniform(mixBits(key ^ mixBits(first + i))) < input.drawn->probability};
   } else {
     int64_t block[kBlock];
     makeIntegers(input, key, first, {block, count});
@@ -79,7 +71,7 @@ void writeRandomNumbers(const ProgramInput& input, uint64_t seed, int64_t step, 
     return;
   }
   const size_t element_bytes = dataTypeSize(input.data_type);
-  const uint64_t key = mix(mix(seed) ^ mix(step) * 3 ^ mix(hashBytes(input.name)));
+  const uint64_t key = mixBits(mixBits(seed) ^ mixBits(step) * 3 ^ mixBits(hashBytes(input.name)));
   std::byte* to = out.data();
   forEachRun(input.shape, box, [&](int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; i += kBlock) {

@@ -14,13 +14,13 @@
 #include "runtime/files/weight_check.h"
 #include "runtime/identity/plan_mark.h"
 #include "runtime/identity/plan_programs.h"
-#include "runtime/job/control_types.h"
 #include "runtime/job/coordinator_parts.h"
 #include "runtime/job/node_placement.h"
 #include "runtime/job/node_pool.h"
 #include "runtime/job/trace_merge.h"
 #include "runtime/job/worker_placement.h"
 #include "runtime/machine/limits.h"
+#include "runtime/messages/control_types.h"
 #include "transport/control/control.h"
 #include "transport/control/control_server.h"
 
@@ -89,7 +89,8 @@ void Coordinator::openPipe() {
 
 void Coordinator::makePlacement() {
   const int here = spec_.nodes == nullptr ? ranks_ : 0;
-  requireLimits({here, here == 0 ? 1 : threadsPerWorker(spec_.threads_per_worker, here), ranks_});
+  requireLimits({here, here == 0 ? 1 : threadsPerWorker(spec_.threads_per_worker, here), ranks_,
+                 hasMemoryLimit() ? 2 * tensorBytesOfLargestRank(*folder_) : 0});
   if (isPipe(spec_.data)) openPipe();
   if (spec_.nodes != nullptr) {
     server_ = &spec_.nodes->server();
@@ -159,7 +160,7 @@ JobResult Coordinator::run() {
   waitForLoading(start);
   requireSpaceToWrite();
   clearDumps();
-  if (keeper_ && hasSteps()) sendToAll("watch", nlohmann::json::object());
+  if ((keeper_ || spec_.check_weights) && hasSteps()) sendToAll(control::kWatch, {{"at_end", !keeper_}});
   result_.load_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   for (Worker& worker : workers_) {
     worker.last_progress = worker.last_moved = Clock::now();
@@ -196,7 +197,7 @@ void Coordinator::requireSpaceToWrite() {
 JobResult Coordinator::finish() {
   if (keeper_ && keeper_->lastBegun() != last_step_) save(last_step_);
   if (spec_.evaluation.asked() && last_evaluated_ != last_step_) evaluate(last_step_);
-  sendToAll("finish", nlohmann::json::object());
+  sendToAll(control::kFinish, nlohmann::json::object());
   const auto is_saving = [&] { return keeper_ && (keeper_->isSaving() || placement_->isPublishing()); };
   waitFor([&](const Worker& worker) { return worker.finished && !is_saving(); },
           Clock::now() + spec_.step_timeout, "the end of the last step");
@@ -237,9 +238,9 @@ void Coordinator::grantSteps(int64_t done) {
   while (granted_ < done + ahead) {
     int64_t last = std::min(done + ahead, keeper_ ? keeper_->lastBeforeSave(granted_) : last_step_);
     last = std::min(last, nextReplicaCheck(granted_));
-    sendToAll("run", {{"first", granted_ + 1}, {"last", last}});
+    sendToAll(control::kRun, {{"first", granted_ + 1}, {"last", last}});
     granted_ = last;
-    if (last == nextReplicaCheck(last - 1)) sendToAll("check", {{"step", last}});
+    if (last == nextReplicaCheck(last - 1)) sendToAll(control::kCheck, {{"step", last}});
     if (keeper_ && keeper_->isDue(last)) save(last);
   }
 }
@@ -253,7 +254,7 @@ void Coordinator::save(int64_t step) {
   const std::string folder = std::filesystem::absolute(keeper_->begin(step)).string();
   const SaveShares& shares = keeper_->shares([&](RankId rank) { return placement_->diskOf(rank); });
   for (const RankId rank : workers_.ids()) {
-    send(rank, "save",
+    send(rank, control::kSave,
          {{"step", step},
           {"folder", folder},
           {"buffers", savedBuffersJson(shares.buffers[rank])},
@@ -276,7 +277,7 @@ void Coordinator::evaluate(int64_t step) {
       count = std::clamp<int64_t>(static_cast<int64_t>(fitting), 1, spec_.evaluation.batches - first + 1);
     }
     const int64_t last = first + count - 1;
-    sendToAll("evaluate", {{"first", first}, {"last", last}});
+    sendToAll(control::kEvaluate, {{"first", first}, {"last", last}});
     waitFor([&](const Worker& worker) { return worker.batches_done >= last; },
             Clock::now() + spec_.step_timeout, fmt::format("the evaluation after step {}", step));
   }
@@ -404,7 +405,7 @@ void Coordinator::nameStraggler(const StepResult& result) {
 // Beside those who started them: a node daemon that is stopped itself cannot end its workers.
 void Coordinator::abortWorkers() {
   for (RankId rank : workers_.ids()) {
-    if (server_->isRegistered(rank.index())) send(rank, "abort", nlohmann::json::object());
+    if (server_->isRegistered(rank.index())) send(rank, control::kAbort, nlohmann::json::object());
   }
 }
 
@@ -438,7 +439,7 @@ void Coordinator::failJob(Failure first) {
     placement_->kill();
   }
   release(static_cast<int>(failure->code), failure->message);
-  throw JobFailed(failure->code, failure->message, failure->began);
+  throw JobFailed(failure->code, failure->message, failure->began, failure->daemons);
 }
 
 void Coordinator::stopWorkers(int exit_code, const std::string& message) {
@@ -447,13 +448,13 @@ void Coordinator::stopWorkers(int exit_code, const std::string& message) {
     return release(exit_code, message);
   }
   for (RankId rank : workers_.ids()) {
-    if (server_->isRegistered(rank.index())) send(rank, "stop", nlohmann::json::object());
+    if (server_->isRegistered(rank.index())) send(rank, control::kStop, nlohmann::json::object());
   }
   const Clock::time_point end = Clock::now() + spec_.stop_timeout;
   while (!placement_->allEnded() && Clock::now() < end) {
     const std::vector<int> descriptors = placement_->descriptors();
     const ControlEvent event = server_->poll(kLookAround, descriptors);
-    if (event.message && event.message->rank >= kFirstNodeRank) placement_->handleMessage(*event.message);
+    if (event.message && isNodeRank(event.message->rank)) placement_->handleMessage(*event.message);
     placement_->takeEnds();
     placement_->look(Clock::duration::zero());
   }
@@ -466,7 +467,7 @@ void Coordinator::release(int exit_code, const std::string& message) {
   for (const RankId rank : placement_->unkillable()) {
     report({.kind = JobProgress::Kind::kNotice,
             .text = fmt::format("unkillable: {}{}; it goes when the kernel lets it", nameOf(rank),
-                                placement_->processState(rank))});
+                                describe(placement_->processState(rank)))});
   }
   if (spec_.trace != nullptr) {
     try {

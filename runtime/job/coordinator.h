@@ -8,7 +8,7 @@
 // runJob is the coordinator. It starts one process per rank (`EXE worker ...`, see worker.h), or has the
 // nodes that joined (runtime/job/node_pool.h) start theirs, and stays until all are gone, however it ends: no
 // process, shared memory segment or socket outlives it, also when it is killed with SIGKILL (the kernel kills
-// its workers then, and the nodes theirs when it has been silent for the patience).
+// its workers then, and the nodes theirs when it has been silent for NodePoolOptions::patience).
 //
 // When something fails, the first cause is what runJob throws, one line with rank, host, process and
 // instruction; failures that follow from it (peers that lose their partner) are not reported. The code is the

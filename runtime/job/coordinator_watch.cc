@@ -9,8 +9,8 @@
 #include "ir/base/ids_format.h"
 #include "runtime/files/content_hash.h"
 #include "runtime/identity/build_identity.h"
-#include "runtime/job/control_types.h"
 #include "runtime/job/node_pool.h"
+#include "runtime/messages/control_types.h"
 #include "runtime/rendezvous/host_wire.h"
 #include "transport/control/control_message.h"
 
@@ -68,8 +68,7 @@ std::optional<Failure> Coordinator::lookAround() {
   if (keeper_) descriptors.push_back(keeper_->descriptor());
   if (feed_ && spec_.nodes != nullptr) descriptors.push_back(feed_->newsDescriptor());
   ControlEvent event = server_->poll(kLookAround, descriptors);
-  // a coordinator that is suspended is, mostly, while it waits
-  const Clock::duration absence = forgiveAbsence();
+  const Clock::duration absence = forgiveAbsence();  // who is suspended is, mostly, while it waits
   heedSignals();
   if (keeper_) tellWhatIsSaved();
   if (feed_) {
@@ -136,7 +135,7 @@ void Coordinator::endWhileReading() {
 
 std::optional<Failure> Coordinator::handleMessage(const ControlMessage& message) {
   try {
-    if (message.rank >= kFirstNodeRank) return placement_->handleMessage(message);
+    if (isNodeRank(message.rank)) return placement_->handleMessage(message);
     if (message.rank >= 0 && message.rank < ranks_) return handleWorker(RankId(message.rank), message);
   } catch (const nlohmann::json::exception& error) {
     return Failure{ErrorCode::kInternal, fmt::format("rank {}: malformed '{}' message: {}", message.rank,
@@ -159,29 +158,29 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
   }
   if (message.type == kRegister) {
     return handleRegister(rank, body);
-  } else if (message.type == "heartbeat") {
+  } else if (message.type == control::kHeartbeat) {
     handleHeartbeat(worker, body);
-  } else if (message.type == "store") {
+  } else if (message.type == control::kStore) {
     handleStored(rank, body);
-  } else if (message.type == "unreached") {
+  } else if (message.type == control::kUnreached) {
     return placement_->handleMessage(message);
-  } else if (message.type == "loaded") {
+  } else if (message.type == control::kLoaded) {
     return handleLoaded(rank, body);
-  } else if (message.type == "step") {
+  } else if (message.type == control::kStep) {
     return handleStep(rank, worker, body);
-  } else if (message.type == "evaluated") {
+  } else if (message.type == control::kEvaluated) {
     handleEvaluated(worker, body);
-  } else if (message.type == "hashes") {
+  } else if (message.type == control::kHashes) {
     return handleHashes(rank, body);
-  } else if (message.type == "saved") {
+  } else if (message.type == control::kSaved) {
     handleSaved(rank, body);
-  } else if (message.type == "operators") {
+  } else if (message.type == control::kOperators) {
     handleOperators(rank, body);
-  } else if (message.type == "finished") {
+  } else if (message.type == control::kFinished) {
     worker.finished = true;
     result_.ranks[rank].peak_resident_bytes = body.at("peak_resident_bytes").get<int64_t>();
     result_.ranks[rank].peak_device_bytes = body.value("peak_device_bytes", int64_t{0});
-  } else if (message.type == "error") {
+  } else if (message.type == control::kError) {
     return failureOf(body, nameOf(rank), worker.steps_done,
                      worker.loaded ? "" : placement_->describeUnreached());
   }
@@ -192,20 +191,20 @@ std::optional<Failure> Coordinator::handleWorker(RankId rank, const ControlMessa
 // of reach, has nothing to do any more.
 std::optional<Failure> Coordinator::handleRegister(RankId rank, const nlohmann::json& body) {
   if (body.value("attempt", 0) != attempt()) {
-    send(rank, "abort", nlohmann::json::object());
+    send(rank, control::kAbort, nlohmann::json::object());
     server_->forget(rank.index());
     return std::nullopt;
   }
   if (const std::optional<std::string> other = findBuildDifference(body))
     return Failure{ErrorCode::kVersionMismatch, fmt::format("{}: {}", nameOf(rank), *other)};
-  for (const nlohmann::json& entry : stored_) send(rank, "store", entry);
+  for (const nlohmann::json& entry : stored_) send(rank, control::kStore, entry);
   return std::nullopt;
 }
 
 void Coordinator::handleStored(RankId sender, const nlohmann::json& body) {
   stored_.push_back(body);
   for (RankId rank : workers_.ids()) {
-    if (rank != sender && server_->isRegistered(rank.index())) send(rank, "store", body);
+    if (rank != sender && server_->isRegistered(rank.index())) send(rank, control::kStore, body);
   }
 }
 
@@ -361,9 +360,9 @@ std::optional<Failure> Coordinator::handleStep(RankId rank, Worker& worker, cons
 // --load-timeout is the limit of that.
 bool Coordinator::isStarting(RankId rank) const {
   if (server_->isRegistered(static_cast<int>(rank.index()))) return false;
-  const std::string state = placement_->processState(rank);
-  if (isInsideKernel(state)) return Clock::now() - workers_[rank].last_heard < kLongestDisk;
-  return state.empty();
+  const ProcessState state = placement_->processState(rank);
+  if (state == ProcessState::kInsideKernel) return Clock::now() - workers_[rank].last_heard < kLongestDisk;
+  return state == ProcessState::kUnknown;
 }
 
 std::optional<Failure> Coordinator::findStuckWorker() const {
@@ -374,10 +373,11 @@ std::optional<Failure> Coordinator::findStuckWorker() const {
     // Of a cut link the node tells, and more; so it is given the time to.
     const milliseconds silence = std::max(kSilence, placement_->patience() + kNodeHeartbeat * 2);
     if (now - worker.last_heard >= silence && !isStarting(rank)) {
-      return Failure{ErrorCode::kPeerUnavailable,
-                     fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank),
-                                 wholeSeconds(silence), placement_->processState(rank), worker.where),
-                     /*is_cause=*/true, /*done=*/0, worker.last_heard};
+      return Failure{
+          ErrorCode::kPeerUnavailable,
+          fmt::format("{} has not answered for {} s{}; last seen: {}", nameOf(rank), wholeSeconds(silence),
+                      describe(placement_->processState(rank)), worker.where),
+          /*is_cause=*/true, /*done=*/0, worker.last_heard};
     }
     if (worker.loaded && !worker.finished && now - worker.last_progress >= spec_.progress_timeout) {
       return Failure{ErrorCode::kHang,
@@ -413,8 +413,8 @@ std::optional<Failure> Coordinator::findStall() const {
   if (!anybody_waits || Clock::now() - last < stallLimit()) return std::nullopt;
   return Failure{
       ErrorCode::kHang,
-      fmt::format("no worker has moved for {} s, and each waits for another; the longest wait before was "
-                  "{:.1f} s. If a transfer may take so long, raise --transfer-timeout. Where they are:{}",
+      fmt::format("no worker has moved for {} s, and each said last that it waits; the longest wait before "
+                  "was {:.1f} s. If a transfer may take so long, raise --transfer-timeout. Where they are:{}",
                   wholeSeconds(stallLimit()), std::chrono::duration<double>(longest_pause_).count(),
                   whereAllAre()),
       /*is_cause=*/true, /*done=*/0, last};

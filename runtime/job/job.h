@@ -53,6 +53,9 @@ struct JobSpec {
   // one that takes the scale under 1 stops the job all the same.
   bool check_finite = true;
   bool find_nan = false;  // ExecutorOptions::find_nan
+  // Of a job without checkpoints: behind the last step ranks look at what they keep, and a value that is NaN,
+  // or has become infinite, ends it with kNotANumber. Checkpoints are never made of such.
+  bool check_weights = false;
   // Ranks time their operators, in steps of whole batches (RankResult::operators). On the CPU alone.
   bool operators = false;
 
@@ -215,13 +218,18 @@ class JobInterrupted : public Error {
 // What ends a job of which processes had been started.
 class JobFailed : public Error {
  public:
-  JobFailed(ErrorCode code, std::string message, std::chrono::steady_clock::time_point began)
-      : Error(code, std::move(message)), began_(began) {}
+  JobFailed(ErrorCode code, std::string message, std::chrono::steady_clock::time_point began,
+            std::vector<int> daemons)
+      : Error(code, std::move(message)), began_(began), daemons_(std::move(daemons)) {}
   // Before it was noticed: when the one that does not answer was heard of last, say.
   std::chrono::steady_clock::time_point began() const { return began_; }
+  // Of nodes, whose daemons have said so or have other files than others, by control rank
+  // (JoinedNode::control_rank); empty: it is of no node, or of a worker's.
+  const std::vector<int>& daemons() const { return daemons_; }
 
  private:
   std::chrono::steady_clock::time_point began_;
+  std::vector<int> daemons_;
 };
 
 }  // namespace pipeshard

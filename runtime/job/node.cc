@@ -20,11 +20,11 @@
 #include "runtime/feed/batch_pieces.h"
 #include "runtime/identity/build_identity.h"
 #include "runtime/identity/identity_reader.h"
-#include "runtime/job/control_types.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/job.h"
 #include "runtime/job/worker_placement.h"
 #include "runtime/machine/limits.h"
+#include "runtime/messages/control_types.h"
 #include "runtime/rendezvous/host_wire.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
@@ -84,7 +84,7 @@ class NodeDaemon {
   void handle(const ControlMessage& message);
   void useDisk(const ControlMessage* message);
   void completePlan(const ControlMessage& start);
-  void readFiles(const nlohmann::json& body);
+  void readFiles(const nlohmann::json& body, bool starts = true);
   void lookAtFiles();
   void startWorkers(const nlohmann::json& body);
   void openRelay(const WorkerGroupSpec& workers);
@@ -122,7 +122,8 @@ class NodeDaemon {
   nlohmann::json start_;                  // what it was told to start last
   std::vector<ControlMessage> held_;      // "start", and what is not taken before it
   std::optional<PlanCompletion> plan_;    // while what the ranks need of it is made
-  std::optional<IdentityReader> files_;   // while they are read: then it starts
+  std::optional<IdentityReader> files_;   // while they are read
+  bool starts_ = true;                    // behind that; false: a spare is asked what it has
   std::optional<NodeDisk> disk_;          // where a job keeps checkpoints
   std::unique_ptr<HostWire> wire_;        // to the ranks of other hosts, where there are any
   std::optional<BatchReceiver> batches_;  // of data that come through a pipe
@@ -186,7 +187,7 @@ void NodeDaemon::endWorkers(bool may_stay) {
   for (const RankId rank : workers_->unkillable()) {
     const int pid = workers_->pid(rank);
     say_(fmt::format("unkillable: worker of rank {} (host {}, pid {}){}; it goes when the kernel lets it",
-                     rank, hostName(), pid, describeProcessState(pid)));
+                     rank, hostName(), pid, describe(readProcessState(pid))));
   }
 }
 
@@ -216,7 +217,7 @@ void NodeDaemon::look() {
   // Strangers at the port of the tensors do no harm, but are to be known.
   if (const auto notice = wire_ ? wire_->look() : std::nullopt) {
     say_(*notice);
-    tell("notice", {{"message", *notice}});
+    tell(control::kNotice, {{"message", *notice}});
   }
   if (disk_) useDisk(nullptr);
   checkCoordinator();
@@ -226,7 +227,7 @@ void NodeDaemon::look() {
 void NodeDaemon::useDisk(const ControlMessage* message) try {
   if (!disk_)
     disk_.emplace([this](auto type, auto body, auto payload) { tell(type, std::move(body), payload); });
-  const bool begins = message != nullptr && message->type == "start";
+  const bool begins = message != nullptr && message->type == control::kStart;
   if (begins) start_ = message->body;
   if (begins && start_.contains("steps_done")) {  // batches may come from now on
     batches_.emplace(loadProgram(start_.at("directory").get<std::string>(), RankId(0)).inputs,
@@ -240,14 +241,19 @@ void NodeDaemon::useDisk(const ControlMessage* message) try {
 }
 
 void NodeDaemon::tellError(const Error& error) {
-  tell("error", {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
+  tell(control::kError, {{"code", static_cast<int>(error.code())}, {"message", error.message()}});
 }
 
 // Before it starts ranks, it says what they will read: the coordinator compares that with others.
-void NodeDaemon::readFiles(const nlohmann::json& body) {
+void NodeDaemon::readFiles(const nlohmann::json& body, bool starts) {
   const WorkerGroupSpec workers = workerGroupFromJson(body);
   files_.reset();
-  if (!workers.ranks.empty()) return void(files_.emplace(filesOf(workers, workers.ranks)));
+  starts_ = starts;
+  if (!workers.ranks.empty()) {
+    IdentityRequest request = filesOf(workers, workers.ranks);
+    request.may_be_unmade = !starts && options_.complete_plan;  // which it makes when it takes over
+    return void(files_.emplace(std::move(request)));
+  }
   kept_.workers.clear();
   startWorkers(body);
 }
@@ -270,15 +276,15 @@ void NodeDaemon::lookAtFiles() try {
     plan_->take();
     plan_.reset();
     for (const ControlMessage& message : std::exchange(held_, {}))
-      message.type == "start" ? useDisk(&message) : handle(message);
+      message.type == control::kStart ? useDisk(&message) : handle(message);
   }
   if (!files_) return;
   if (const std::optional<std::string> notice = files_->takeNotice()) say_(*notice);
   if (!files_->isDone()) return;
   const JobIdentity identity = files_->take();
   files_.reset();
-  tell("identity", {{"files", identityJson(identity)}});
-  startWorkers(start_);
+  tell(control::kIdentity, {{"files", identityJson(identity)}});
+  if (starts_) startWorkers(start_);
 } catch (const Error& error) {
   plan_.reset();
   files_.reset();
@@ -292,7 +298,7 @@ void NodeDaemon::checkSignals() {
     ending_ = true;
     say_(fmt::format("asked to end by SIG{}: the job is saved first; once more ends at once",
                      ::sigabbrev_np(signal)));
-    return tell("ending", {{"signal", signal}});
+    return tell(control::kEnding, {{"signal", signal}});
   }
   if (signal == SIGUSR1) {  // to end soon, which the coordinator arranges
     if (command_) ::kill(command_->pid(), signal);
@@ -301,7 +307,7 @@ void NodeDaemon::checkSignals() {
   }
   endWorkers();
   const JobInterrupted interrupted(signal);
-  if (client_) sayLast("leaving", {{"message", interrupted.message()}});
+  if (client_) sayLast(control::kLeaving, {{"message", interrupted.message()}});
   if (command_) {
     ::kill(command_->pid(), signal);
     commandsEnd(/*must_end=*/true);
@@ -311,42 +317,45 @@ void NodeDaemon::checkSignals() {
 
 void NodeDaemon::handle(const ControlMessage& message) {
   last_heard_ = Clock::now();
-  if (message.type == "start") {
+  if (message.type == control::kStart) {
     resting_ = false;
     completePlan(message);
-  } else if (message.type == "alive") {
+  } else if (message.type == control::kCompare) {
+    if (!files_ && !plan_ && !workers_) readFiles(message.body, /*starts=*/false);
+  } else if (message.type == control::kAlive) {
     patience_ = milliseconds(message.body.at("patience").get<int64_t>());
-  } else if (message.type == "batch") {
+  } else if (message.type == control::kBatch) {
     if (plan_) return held_.push_back(message);
     if (batches_) batches_->take(message.body, message.payload);
-    tell("took", nlohmann::json::object());
+    tell(control::kTook, nlohmann::json::object());
   } else if (isForDisk(message.type)) {
     useDisk(&message);
-  } else if (message.type == "wires" || message.type == "connect") {
+  } else if (message.type == control::kWires || message.type == control::kConnect) {
     connectRelay(message.body);
-  } else if (message.type == "kill" || message.type == "leave") {
+  } else if (message.type == control::kKill || message.type == control::kLeave) {
     plan_.reset();
     files_.reset();
     disk_.reset();
-    endWorkers(/*may_stay=*/message.type == "leave");
-  } else if (message.type == "rest") {
+    endWorkers(/*may_stay=*/message.type == control::kLeave);
+  } else if (message.type == control::kRest) {
     endWorkers(/*may_stay=*/true);
     dropAttempt();
     resting_ = true;
     say_("the job starts again: " + message.body.at("message").get<std::string>());
-    tell("rested", nlohmann::json::object());
-  } else if (message.type == "clock") {
-    tell("clock", {{"asked", message.body.at("asked")}, {"now", Clock::now().time_since_epoch().count()}});
-  } else if (message.type == "trace") {
-    const auto send = [&](auto place, auto piece) { tell("trace", std::move(place), piece); };
+    tell(control::kRested, nlohmann::json::object());
+  } else if (message.type == control::kClock) {
+    tell(control::kClock,
+         {{"asked", message.body.at("asked")}, {"now", Clock::now().time_since_epoch().count()}});
+  } else if (message.type == control::kTrace) {
+    const auto send = [&](auto place, auto piece) { tell(control::kTrace, std::move(place), piece); };
     if (workers_) forEachTracePiece(*workers_, say_, send);
-  } else if (message.type == "stop") {
+  } else if (message.type == control::kStop) {
     endWorkers();
     exit_code_ = message.body.at("code").get<int>();
     const auto text = message.body.at("message").get<std::string>();
     say_(text.empty() ? "the job is done" : "the job is over: " + text);
     over_ = true;
-    sayLast("bye", nlohmann::json::object());
+    sayLast(control::kBye, nlohmann::json::object());
   }
 }
 
@@ -384,16 +393,23 @@ void NodeDaemon::startWorkers(const nlohmann::json& body) {
     for (RankId rank : spec.ranks) pids.push_back(workers_->pid(rank));
     say_(fmt::format("started rank{} {}", spec.ranks.size() == 1 ? "" : "s", fmt::join(spec.ranks, ", ")));
   }
-  tell("started", {{"pids", pids}});
+  tell(control::kStarted, {{"pids", pids}});
 }
 
 // Where ranks of other hosts take part and their messages are to be encrypted.
 void NodeDaemon::openRelay(const WorkerGroupSpec& workers) {
   const IdVector<RankId, int>& host_of_rank = workers.options.node_of_rank;
   wire_.reset();
-  if (workers.options.data_plane != DataPlane::kCurve || workers.ranks.size() == host_of_rank.size()) return;
+  if (workers.ranks.size() == host_of_rank.size()) return;
+  if (workers.options.data_plane != DataPlane::kCurve) {
+    if (options_.data_ports.first == 0) return;
+    fail(ErrorCode::kConfiguration,
+         "--data-ports: with --data-plane private every worker listens at any free port; leave out one of "
+         "the two");
+  }
   wire_ = std::make_unique<HostWire>(
-      RelayOptions{host_of_rank.at(workers.ranks.front()), host_of_rank, workers.options.host},
+      RelayOptions{host_of_rank.at(workers.ranks.front()), host_of_rank, workers.options.host,
+                   options_.data_ports},
       [this](std::string_view type, const nlohmann::json& body) { tell(type, body); });
 }
 
@@ -407,7 +423,7 @@ void NodeDaemon::reportEnds() {
   if (!workers_) return;
   for (const WorkerEnd& end : workers_->takeEnds())
     tell(
-        "ended",
+        control::kEnded,
         {{"rank", end.rank.index()}, {"description", end.description}, {"code", static_cast<int>(end.code)}});
 }
 
@@ -444,7 +460,7 @@ void NodeDaemon::checkCoordinator() {
                                 std::chrono::duration_cast<std::chrono::seconds>(limit).count()));
   if (now - last_sent_ < kNodeHeartbeat) return;
   last_sent_ = now;
-  tell("alive", workers_ ? statesToJson(*workers_) : nlohmann::json::object());
+  tell(control::kAlive, workers_ ? statesToJson(*workers_) : nlohmann::json::object());
 }
 
 int NodeDaemon::commandsEnd(bool must_end) {

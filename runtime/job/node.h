@@ -21,16 +21,18 @@
 #include <vector>
 
 #include "runtime/identity/plan_completion.h"
+#include "transport/wire/host_relay.h"
 
 namespace pipeshard {
 
 struct NodeOptions {
-  std::string join;          // "tcp://HOST:PORT"; "": what the key file says
-  std::string key_file;      // "": no keys; waited for if it is not there yet
-  bool insecure = false;     // no keys towards an address that is not this machine's own
-  std::optional<int> index;  // this node's place in the cluster; none: the first that is free
-  std::string host;          // this machine as other nodes reach it; "": its address on the way to them
-  int devices = 0;           // that this host has for the job; 0: as many as the cluster says of its place
+  std::string join;           // "tcp://HOST:PORT"; "": what the key file says
+  std::string key_file;       // "": no keys; waited for if it is not there yet
+  bool insecure = false;      // no keys towards an address that is not this machine's own
+  std::optional<int> index;   // this node's place in the cluster; none: the first that is free
+  std::string host;           // this machine as other nodes reach it; "": its address on the way to them
+  PortRange data_ports = {};  // at which it may listen for tensors of other nodes
+  int devices = 0;            // that this host has for the job; 0: as many as the cluster says of its place
   // After the coordinator was lost, try again for as long as `wait`.
   bool rejoin = false;
   uint64_t generation = 0;  // as the coordinator's; see NodePoolOptions

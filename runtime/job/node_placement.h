@@ -3,19 +3,24 @@
 //
 //   node                                 coordinator
 //   REGISTER {host, pid, index?}        ──►  (waits until all have come)
-//                                       ◄──  start {ranks, threads, directory, arguments, disk}
+//                                       ◄──  start {ranks, threads, directory, arguments, towards, saves,
+//                                       disk?,
+//                                                   steps_done?}
 //                                       ◄──  batch {...}    (with a pipe: runtime/feed/batch_pieces.h)
 //   took {}                             ──►
 //   disk {shared} ...                   ──►  (with checkpoints: runtime/disks/ has what follows of it)
 //   identity {files}                    ──►  (digests of what its ranks are to read)
-//   wire {endpoint, key}                ──►  (of its relay; of every host that has ranks, when there are
-//   several)
+//                                       ◄──  compare {ranks, threads, directory, arguments}  (to a spare,
+//                                            once in an attempt, when all ranks are started; it answers
+//                                            identity or error, and starts nothing)
+//   wire {endpoint, key}                ──►  (of its relay, where several hosts have ranks)
 //                                       ◄──  wires {hosts}  (all of them, when all have come)
 //   wired {}                            ──►  (its relay lets them in)
 //                                       ◄──  connect {}  (when all do)
 //   notice {message}                    ──►  (strangers at its relay)
-//   unreached {peers}                   ──►  (what of this concerns its relay:
-//   runtime/rendezvous/host_wire.h) started {pids}                      ──► alive {} twice a second ──►
+//   unreached {peers}                   ──►  (what of this concerns relays: runtime/rendezvous/host_wire.h)
+//   started {pids}                      ──►
+//   alive {states?} twice a second      ──►  (of workers that look as if they did not run)
 //                                       ◄──  alive {} twice a second
 //   ended {rank, description}           ──►
 //   error {code, message}               ──►  (it cannot start its workers)
@@ -25,9 +30,8 @@
 //                                       ◄──  trace {}       (when all workers have ended)
 //   trace {rank, offset, total, bytes}  ──►  (pieces of what each rank has recorded)
 //                                       ◄──  leave {}, then rest {message} where the job is started again
-//                                       (the
-//                                            pool's, which outlives this conversation), else kill {} and stop
-//                                            {code, message}
+//                                            (the pool's, which outlives this conversation), else kill {} and
+//                                            stop {code, message}
 //   rested {}                           ──►
 //   ending {signal}                     ──►  (it was asked to end, and the job keeps checkpoints)
 //   bye {}                              ──►  (a socket that was closed before would lose what it had not

@@ -9,10 +9,10 @@
 
 #include "ir/base/error.h"
 #include "runtime/identity/build_identity.h"
-#include "runtime/job/control_types.h"
 #include "runtime/job/host_name.h"
 #include "runtime/job/worker_placement.h"
 #include "runtime/machine/limits.h"
+#include "runtime/messages/control_types.h"
 #include "transport/control/control_endpoint.h"
 #include "transport/control/control_message.h"
 
@@ -154,7 +154,7 @@ std::optional<std::string> NodePool::admit(const ControlMessage& registration,
     return std::nullopt;
   }
   const auto send_away = [&](ErrorCode code, const std::string& why) {
-    server_->send(registration.rank, "stop", {{"code", static_cast<int>(code)}, {"message", why}});
+    server_->send(registration.rank, control::kStop, {{"code", static_cast<int>(code)}, {"message", why}});
     server_->forget(registration.rank);
   };
   if (const std::optional<std::string> other = findBuildDifference(registration.body)) {
@@ -216,7 +216,9 @@ void NodePool::keepAlive() {
   for (int number = 0; number < std::ssize(nodes_); ++number) sayAlive(number);
 }
 
-void NodePool::sayAlive(int number) { send(number, "alive", {{"patience", options_.patience.count()}}); }
+void NodePool::sayAlive(int number) {
+  send(number, control::kAlive, {{"patience", options_.patience.count()}});
+}
 
 void NodePool::drop(int number) {
   JoinedNode& node = nodes_.at(number);
@@ -225,12 +227,12 @@ void NodePool::drop(int number) {
 }
 
 void NodePool::sendAway(int number, int exit_code, const std::string& message) {
-  send(number, "stop", {{"code", exit_code}, {"message", message}});
+  send(number, control::kStop, {{"code", exit_code}, {"message", message}});
   drop(number);
 }
 
 void NodePool::askToEnd(int number, int signal) {
-  nodes_.at(number).ending = true;
+  nodes_.at(number).is_ending = true;
   if (!request_to_end_) request_to_end_ = signal;
 }
 
@@ -242,7 +244,7 @@ void NodePool::beginAttempt(int ranks) {
   for (int rank = 0; rank < most_ranks_; ++rank) {
     // Of a host that could not be reached: there is nothing left for it to do.
     try {
-      if (server_->isRegistered(rank)) server_->send(rank, "abort", nlohmann::json::object());
+      if (server_->isRegistered(rank)) server_->send(rank, control::kAbort, nlohmann::json::object());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kPeerUnavailable) throw;
     }
@@ -252,12 +254,12 @@ void NodePool::beginAttempt(int ranks) {
 }
 
 void NodePool::callRoll(const std::string& why, const JobProgressCallback& progress) {
-  for (JoinedNode& node : nodes_) node.rests = false;
+  for (JoinedNode& node : nodes_) node.is_resting = false;
   for (int number = 0; number < std::ssize(nodes_); ++number) {
     hear(number);  // the silence that counts begins with the question
-    send(number, "rest", {{"message", why}});
+    send(number, control::kRest, {{"message", why}});
   }
-  const auto answered = [](const JoinedNode& node) { return node.control_rank < 0 || node.rests; };
+  const auto answered = [](const JoinedNode& node) { return node.control_rank < 0 || node.is_resting; };
   const Clock::time_point end = Clock::now() + kRollCall;
   while (!std::all_of(nodes_.begin(), nodes_.end(), answered) && Clock::now() < end)
     listen(milliseconds(50), progress);
@@ -272,15 +274,17 @@ void NodePool::listen(milliseconds time, const JobProgressCallback& progress, co
     keepAlive();
     const std::optional<ControlMessage> message = server_->receive(
         std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(end - Clock::now())));
-    if (!message || message->rank < kFirstNodeRank) continue;
+    if (!message || !isNodeRank(message->rank)) continue;
     if (message->type == kRegister) admit(*message, progress);
     const std::optional<int> number = numberOf(message->rank);
     if (!number) continue;
     hear(*number);
     if (others) others(*number, *message);
-    if (message->type == "rested") nodes_[*number].rests = true;
-    if (message->type == "ending") sendAway(*number, static_cast<int>(ErrorCode::kRequeue), "asked to end");
-    if (message->type == "bye" || message->type == "leaving" || message->type == kFault) drop(*number);
+    if (message->type == control::kRested) nodes_[*number].is_resting = true;
+    if (message->type == control::kEnding)
+      sendAway(*number, static_cast<int>(ErrorCode::kRequeue), "asked to end");
+    if (message->type == control::kBye || message->type == control::kLeaving || message->type == kFault)
+      drop(*number);
   } while (Clock::now() < end);
   for (int number = 0; number < std::ssize(nodes_); ++number) {
     if (isHere(number) && silenceOf(number) >= options_.patience) drop(number);
@@ -291,7 +295,7 @@ void NodePool::dismiss(int exit_code, const std::string& message) {
   if (farewell_) return;
   farewell_.emplace(exit_code, message);
   for (int number = 0; number < std::ssize(nodes_); ++number)
-    send(number, "stop", {{"code", exit_code}, {"message", message}});
+    send(number, control::kStop, {{"code", exit_code}, {"message", message}});
   const Clock::time_point end = Clock::now() + kFarewell;
   const auto is_gone = [](const JoinedNode& node) { return node.control_rank < 0; };
   while (Clock::now() < end && !std::all_of(nodes_.begin(), nodes_.end(), is_gone))
@@ -300,7 +304,7 @@ void NodePool::dismiss(int exit_code, const std::string& message) {
 
 void NodePool::sayFarewell(int control_rank) {
   try {
-    server_->send(control_rank, "stop", {{"code", farewell_->first}, {"message", farewell_->second}});
+    server_->send(control_rank, control::kStop, {{"code", farewell_->first}, {"message", farewell_->second}});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerUnavailable) throw;
   }
@@ -316,8 +320,8 @@ void NodePool::tellLateNodes(const std::function<bool()>& is_enough) {
   Clock::time_point end;
   while (!is_enough() && (awaitsMore() || (!leaving.empty() && Clock::now() < end))) {
     const std::optional<ControlMessage> message = server_->receive(milliseconds(100));
-    if (!message || message->rank < kFirstNodeRank) continue;
-    if (message->type == "bye") leaving.erase(message->rank);
+    if (!message || !isNodeRank(message->rank)) continue;
+    if (message->type == control::kBye) leaving.erase(message->rank);
     if (message->type != kRegister) continue;
     admit(*message, {});
     leaving.insert(message->rank);

@@ -63,8 +63,8 @@ struct JoinedNode {
   int devices = 0;
   std::string user = {};  // whose workers' messages are, by their key (ControlServer::allow)
   std::chrono::steady_clock::time_point last_heard = {};
-  bool rests = false;   // it has ended its workers and waits for the next attempt
-  bool ending = false;  // it was asked to end by a signal, and asks for what it has to be saved
+  bool is_resting = false;  // it has ended its workers and waits for the next attempt
+  bool is_ending = false;   // it was asked to end by a signal, and asks for what it has to be saved
 };
 
 // Used by one thread.

@@ -25,6 +25,7 @@
 #include "runtime/machine/crash_log.h"
 #include "runtime/machine/handover.h"
 #include "runtime/machine/limits.h"
+#include "runtime/messages/control_types.h"
 #include "runtime/profiling/operator_times.h"
 #include "runtime/rendezvous/device_rendezvous.h"
 #include "runtime/trace/trace_memory.h"
@@ -77,8 +78,10 @@ std::string describe(const Device* device) {
 
 // Straight, or not at all: through the host's memory. The programs communicate by it then.
 DeviceConnection connectDevice(const WorkerOptions& options, Device& device, OpenFolders& folders,
-                               StepRunner& runner, RankEvaluation* evaluation, WorkerLink& link) {
+                               StepRunner& runner, RankEvaluation* evaluation, Communicator* host,
+                               WorkerLink& link) {
   DeviceRendezvous rendezvous;
+  rendezvous.host = host;
   rendezvous.rank = options.rank;
   rendezvous.ranks = runner.main().program().world_size;
   rendezvous.asked = options.device.transport;
@@ -215,6 +218,24 @@ std::vector<std::vector<RankId>> backgroundGroups(StepRunner& runner, RankEvalua
   return groups;
 }
 
+// Of a step that fails between devices: whether that began at this one.
+struct BeganHere {
+  const DeviceConnection& straight;
+  bool& is_cause;
+  ~BeganHere() { is_cause |= straight.communicator != nullptr && straight.communicator->hasFailedHere(); }
+};
+
+// Beside what is known before: what the rank has loaded, on which device, and how that reaches others.
+void describeLoaded(nlohmann::json& loaded, StepRunner& runner, const Device* device, nlohmann::json module,
+                    const DeviceConnection& connection) {
+  loaded["constant_bytes"] = runner.constantBytes();
+  loaded["device"] = describe(device);
+  loaded["memory"] = memoryJson(runner.main().memory().parts);
+  if (!module.is_null()) loaded["module"] = std::move(module);
+  if (device != nullptr) loaded["library"] = device->comparedLibrary();
+  if (!connection.text.empty()) loaded["transport"] = connection.text;
+}
+
 // `is_cause`: an error that comes out of here did not begin at another rank, whatever its code. The order of
 // what is made is the reverse of how it must go.
 void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
@@ -254,7 +275,8 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   if (device != nullptr) {
     device_arena = device->allocate(arena_bytes);
     to_others.host.arena = device_arena.bytes;
-    to_others.device = connectDevice(options, *device, *folders, runner, evaluation, link);
+    to_others.device =
+        connectDevice(options, *device, *folders, runner, evaluation, to_others.host.first.get(), link);
   }
   folders.reset();  // what was read is loaded
   to_others.endWhenAsked();
@@ -267,21 +289,11 @@ void work(const WorkerOptions& options, WorkerLink& link, bool& is_cause) {
   Recording recording;
   if (options.trace_descriptor >= 0) recording.start(options, runner, evaluation);
 
-  loaded.update({{"arena_bytes", arena_bytes},
-                 {"constant_bytes", runner.constantBytes()},
-                 {"device", describe(device.get())},
-                 {"memory", memoryJson(runner.main().memory().parts)}});
-  if (!module.is_null()) loaded["module"] = std::move(module);
-  if (device != nullptr) loaded["library"] = device->comparedLibrary();
-  if (!to_others.device.text.empty()) loaded["transport"] = to_others.device.text;
-  link.send("loaded", std::move(loaded));
-  try {
-    followCommands(options, link, runner, evaluation, besides.times ? &*besides.times : nullptr);
-  } catch (...) {
-    const DeviceConnection& straight = to_others.device;
-    is_cause = straight.communicator != nullptr && straight.communicator->hasFailedHere();
-    throw;
-  }
+  loaded["arena_bytes"] = arena_bytes;
+  describeLoaded(loaded, runner, device.get(), std::move(module), to_others.device);
+  link.send(control::kLoaded, std::move(loaded));
+  const BeganHere began_here{to_others.device, is_cause};
+  followCommands(options, link, runner, evaluation, besides.times ? &*besides.times : nullptr);
 }
 
 int reportError(const WorkerOptions& options, WorkerLink& link, const Error& error, bool is_cause) {
@@ -292,7 +304,7 @@ int reportError(const WorkerOptions& options, WorkerLink& link, const Error& err
     message += "; plan, model and data must have the same path on all hosts (a shared folder, or copies)";
   nlohmann::json body = {{"code", static_cast<int>(error.code())}, {"message", std::move(message)}};
   if (is_cause) body["is_cause"] = true;
-  link.send("error", std::move(body));
+  link.send(control::kError, std::move(body));
   try {
     const auto deadline = std::chrono::steady_clock::now() + kStopAfterError;
     while (!link.stopRequested() && std::chrono::steady_clock::now() < deadline)
@@ -323,7 +335,8 @@ std::optional<int> workAndReport(const WorkerOptions& options) {
   } catch (const Error& error) {
     return report(error);
   } catch (const std::bad_alloc&) {
-    return report(Error(ErrorCode::kOutOfMemory, fmt::format("rank {}: out of memory", options.rank)));
+    return report(Error(ErrorCode::kOutOfMemory,
+                        fmt::format("rank {}: out of memory{}", options.rank, describeMemoryLimits())));
   } catch (const std::system_error& error) {
     return report(errorOfSystem(error));
   } catch (const std::exception& error) {

@@ -1,28 +1,18 @@
 // The worker process: one rank of a job. Started by the coordinator or a node daemon, never by hand.
 //
-//   EXE worker --connect ENDPOINT --job ID --generation N --rank R --segments DESCRIPTION
-//              --directory PLAN --parent PID [--nodes 0,0,1,1 --host NAME] [--data-plane NAME]
-//              [--wires FD,FD] [--data FILE] [--seed N]
-//              [--transfer-timeout MS] [--dump DIR] [--dump-probe NAME]
-//              [--dump-gradients] [--dump-parameters] [--dump-states] [--dump-outputs]
-//              [--drop-last] [--whole-only WHY] [--shuffle] [--shift-labels] [--end-of-text ID]
-//              [--allow-not-finite] [--find-nan] [--operators]
-//              [--adopt DIR] [--adopt-ranks N]
-//              [--trace-steps N --trace-descriptor FD]
-//              [--unpacked-descriptor FD] [--ring-descriptor FD] [--resume CHECKPOINT] [--attempt N]
-//              [--attempts FD] [--keys FD]
-//              [--eval FILE [--eval-rows N] [--eval-divisor NAME] [--eval-adds] [--eval-shift-labels]
-//              [--eval-end-of-text ID] [--eval-drop-last]]
+//   EXE worker ARGUMENTS
 //
-// Keys come through a pipe, --keys, that is read to its end and closed before anything else: neither
-// arguments nor the environment hold a secret.
+// The arguments are WorkerOptions, as the table of worker_arguments.cc writes and reads them. Keys come
+// through a pipe that is read to its end and closed before anything else (giveKeys): neither arguments nor
+// the environment hold a secret.
 //
 // It loads its rank, says so, does what the coordinator asks for in that order (steps, saving), and ends when
 // told to, when the coordinator is gone, or on the first error, which it reports as code and message.
 //
-// Where the job goes on after a loss, its parent asks it, through --attempts, to leave this attempt to run
-// the job ("leave"): it gives up the step that it is in and all that it has of the attempt, says so ("left"),
-// and gets arguments and descriptors of the next attempt (attemptText). So the process stays.
+// Where the job goes on after a loss, its parent asks it, through the socket attempts_descriptor, to leave
+// this attempt to run the job (kLeave): it gives up the step that it is in and all that it has of the
+// attempt, says so (kLeft), and gets arguments and descriptors of the next attempt (attemptMessage). So the
+// process stays.
 #pragma once
 
 #include <array>
@@ -74,6 +64,8 @@ struct WorkerOptions {
   int trace_descriptor = -1;  // where (runtime/trace/trace_memory.h)
   // to its parent (runtime/machine/handover.h), for further attempts; -1: it ends with this one
   int attempts_descriptor = -1;
+
+  friend bool operator==(const WorkerOptions&, const WorkerOptions&) = default;
 };
 
 // Runs the worker to its end. Returns the exit code: 0, or the ErrorCode that was reported. Throws nothing.

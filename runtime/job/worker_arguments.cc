@@ -9,8 +9,10 @@
 #include <charconv>
 #include <cstring>
 #include <functional>
-#include <map>
+#include <optional>
 #include <sstream>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,7 +28,7 @@ namespace pipeshard {
 namespace {
 
 template <typename T>
-T parseNumber(const std::string& option, const std::string& text) {
+T parseNumber(std::string_view option, const std::string& text) {
   T number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size())
@@ -44,11 +46,224 @@ DeviceTransport parseTransport(const std::string& text) {
   fail(ErrorCode::kUsage, "--transport {}: no such transport", text);
 }
 
-IdVector<RankId, int> parseNumbers(const std::string& option, const std::string& text) {
+IdVector<RankId, int> parseNumbers(std::string_view option, const std::string& text) {
   IdVector<RankId, int> numbers;
   std::istringstream list(text);
   for (std::string part; std::getline(list, part, ',');) numbers.push_back(parseNumber<int>(option, part));
   return numbers;
+}
+
+// An option, as it is written and read.
+struct WorkerArgument {
+  std::string_view name;
+  bool has_value = true;
+  // Its values, one for each time that it is written ("" of one that has none); none: it is left out.
+  std::function<std::vector<std::string>(const WorkerOptions&)> write;
+  std::function<void(WorkerOptions&, const std::string& value)> read;
+};
+
+using W = WorkerOptions;
+using D = DataDescription;
+using E = EvaluationSpec;
+
+// The field that a path of members leads to.
+template <typename Options, typename... Path>
+auto& fieldAt(Options& options, Path... path) {
+  return (options.*....*path);
+}
+
+// "" is left out.
+template <typename... Path>
+WorkerArgument textArgument(std::string_view name, Path... path) {
+  return {name, true,
+          [=](const W& options) {
+            const std::string& text = fieldAt(options, path...);
+            return text.empty() ? std::vector<std::string>() : std::vector{text};
+          },
+          [=](W& options, const std::string& value) { fieldAt(options, path...) = value; }};
+}
+
+// Nothing is left out where `none` is not given.
+template <typename... Path>
+WorkerArgument numberArgument(std::string_view name, std::optional<int> none, Path... path) {
+  return {name, true,
+          [=](const W& options) {
+            const auto number = fieldAt(options, path...);
+            const bool is_none = none && std::cmp_equal(number, *none);
+            return is_none ? std::vector<std::string>() : std::vector{std::to_string(number)};
+          },
+          [=](W& options, const std::string& value) {
+            auto& number = fieldAt(options, path...);
+            number = parseNumber<std::remove_reference_t<decltype(number)>>(name, value);
+          }};
+}
+
+// Written where the field is `when`, which it is when that is read.
+template <typename... Path>
+WorkerArgument flagArgument(std::string_view name, bool when, Path... path) {
+  return {name, false,
+          [=](const W& options) {
+            return fieldAt(options, path...) == when ? std::vector<std::string>{""}
+                                                     : std::vector<std::string>();
+          },
+          [=](W& options, const std::string&) { fieldAt(options, path...) = when; }};
+}
+
+constexpr std::nullopt_t kAlways = std::nullopt;
+
+WorkerArgument rankArgument() {
+  return {
+      "--rank", true, [](const W& options) { return std::vector{std::to_string(options.rank.index())}; },
+      [](W& options, const std::string& value) { options.rank = RankId(parseNumber<int>("--rank", value)); }};
+}
+
+WorkerArgument nodesArgument() {
+  return {
+      "--nodes", true,
+      [](const W& options) {
+        return options.node_of_rank.empty()
+                   ? std::vector<std::string>()
+                   : std::vector{fmt::format("{}", fmt::join(options.node_of_rank, ","))};
+      },
+      [](W& options, const std::string& value) { options.node_of_rank = parseNumbers("--nodes", value); }};
+}
+
+WorkerArgument wiresArgument() {
+  return {"--wires", true,
+          [](const W& options) {
+            return options.wires[0] < 0 ? std::vector<std::string>()
+                                        : std::vector{fmt::format("{}", fmt::join(options.wires, ","))};
+          },
+          [](W& options, const std::string& value) {
+            const IdVector<RankId, int> descriptors = parseNumbers("--wires", value);
+            if (descriptors.size() != options.wires.size()) {
+              fail(ErrorCode::kUsage, "worker: --wires {}: expected {} descriptors", value,
+                   options.wires.size());
+            }
+            std::copy(descriptors.begin(), descriptors.end(), options.wires.begin());
+          }};
+}
+
+WorkerArgument deviceArgument() {
+  return {"--device", true,
+          [](const W& options) {
+            return options.device.backend == DeviceBackend::kCpu
+                       ? std::vector<std::string>()
+                       : std::vector{std::string(nameOf(options.device.backend))};
+          },
+          [](W& options, const std::string& value) { options.device.backend = parseDevice(value); }};
+}
+
+WorkerArgument transportArgument() {
+  return {"--transport", true,
+          [](const W& options) {
+            return options.device.transport == DeviceTransport::kAuto
+                       ? std::vector<std::string>()
+                       : std::vector{std::string(nameOf(options.device.transport))};
+          },
+          [](W& options, const std::string& value) { options.device.transport = parseTransport(value); }};
+}
+
+WorkerArgument dataPlaneArgument() {
+  return {"--data-plane", true,
+          [](const W& options) { return std::vector{std::string(dataPlaneName(options.data_plane))}; },
+          [](W& options, const std::string& value) { options.data_plane = parseDataPlane(value); }};
+}
+
+// Held-out data are cut and filled up as those of the steps.
+WorkerArgument truncateArgument() {
+  WorkerArgument argument = flagArgument("--truncate", true, &W::data, &D::truncate);
+  argument.read = [](W& options, const std::string&) {
+    options.data.truncate = options.evaluation.data.truncate = true;
+  };
+  return argument;
+}
+
+WorkerArgument padArgument() {
+  return {"--pad", true,
+          [](const W& options) {
+            std::vector<std::string> values;
+            for (const auto& entry : options.data.padding)
+              values.push_back(fmt::format("{}={}", entry.first, entry.second));
+            return values;
+          },
+          [](W& options, const std::string& value) {
+            addPadding(value, options.data);
+            options.evaluation.data.padding = options.data.padding;
+          }};
+}
+
+// Who it is, whom it belongs to, and what it has from its parent.
+std::vector<WorkerArgument> argumentsOfProcess() {
+  return {textArgument("--connect", &W::endpoint),
+          textArgument("--job", &W::job),
+          numberArgument("--generation", kAlways, &W::generation),
+          textArgument("--directory", &W::directory),
+          rankArgument(),  // behind the directory: as people, and tests, find a worker in `ps`
+          numberArgument("--parent", kAlways, &W::parent),
+          numberArgument("--attempt", 0, &W::attempt),
+          numberArgument("--transfer-timeout", kAlways, &W::transfer_timeout_ms),
+          textArgument("--segments", &W::segments),
+          nodesArgument(),
+          textArgument("--host", &W::host),
+          deviceArgument(),
+          flagArgument("--share-devices", true, &W::device, &DeviceChoice::shared),
+          transportArgument(),
+          dataPlaneArgument(),
+          wiresArgument(),
+          numberArgument("--attempts", -1, &W::attempts_descriptor),
+          numberArgument("--keys", -1, &W::keys_descriptor)};
+}
+
+std::vector<WorkerArgument> argumentsOfData() {
+  return {textArgument("--data", &W::data, &D::path),
+          numberArgument("--seed", kAlways, &W::data, &D::seed),
+          numberArgument("--unpacked-descriptor", -1, &W::data, &D::unpacked_descriptor),
+          numberArgument("--ring-descriptor", -1, &W::data, &D::ring_descriptor),
+          flagArgument("--drop-last", true, &W::data, &D::end, &EpochEnd::drop_last),
+          textArgument("--whole-only", &W::data, &D::end, &EpochEnd::whole_only),
+          flagArgument("--shuffle", true, &W::data, &D::shuffle),
+          flagArgument("--shift-labels", true, &W::data, &D::shift_labels),
+          numberArgument("--end-of-text", -1, &W::data, &D::end_of_text),
+          truncateArgument(),
+          padArgument(),
+          textArgument("--eval", &W::evaluation, &E::data, &D::path),
+          numberArgument("--eval-rows", 0, &W::evaluation, &E::rows),
+          textArgument("--eval-divisor", &W::evaluation, &E::divisor),
+          flagArgument("--eval-adds", true, &W::evaluation, &E::adds),
+          flagArgument("--eval-shift-labels", true, &W::evaluation, &E::data, &D::shift_labels),
+          numberArgument("--eval-end-of-text", -1, &W::evaluation, &E::data, &D::end_of_text),
+          flagArgument("--eval-drop-last", true, &W::evaluation, &E::data, &D::end, &EpochEnd::drop_last)};
+}
+
+// What it begins with, what it leaves, and what it looks for.
+std::vector<WorkerArgument> argumentsOfWork() {
+  return {textArgument("--resume", &W::resume),
+          textArgument("--adopt", &W::adopt_directory),
+          numberArgument("--adopt-ranks", 0, &W::adopt_ranks),
+          textArgument("--log", &W::log_directory),
+          textArgument("--dump", &W::dump_directory),
+          textArgument("--dump-probe", &W::dump_probe),
+          flagArgument("--dump-gradients", true, &W::dump, &DumpSelection::gradients),
+          flagArgument("--dump-parameters", true, &W::dump, &DumpSelection::parameters),
+          flagArgument("--dump-states", true, &W::dump, &DumpSelection::states),
+          flagArgument("--dump-outputs", true, &W::dump, &DumpSelection::outputs),
+          numberArgument("--trace-steps", 0, &W::trace_steps),
+          numberArgument("--trace-descriptor", -1, &W::trace_descriptor),
+          flagArgument("--allow-not-finite", false, &W::check_finite),
+          flagArgument("--find-nan", true, &W::find_nan),
+          flagArgument("--operators", true, &W::operators)};
+}
+
+// All that there are.
+const std::vector<WorkerArgument>& argumentTable() {
+  static const std::vector<WorkerArgument> table = [] {
+    std::vector<WorkerArgument> all = argumentsOfProcess();
+    for (const auto& more : {argumentsOfData(), argumentsOfWork()})
+      all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
+  return table;
 }
 
 // Calls `use` for every descriptor that the options name.
@@ -66,175 +281,31 @@ void forEachDescriptor(WorkerOptions& options, const Use& use) {
 }  // namespace
 
 std::vector<std::string> workerArguments(const WorkerOptions& options) {
-  std::vector<std::string> arguments{"--connect",
-                                     options.endpoint,
-                                     "--job",
-                                     options.job,
-                                     "--generation",
-                                     std::to_string(options.generation),
-                                     "--directory",
-                                     options.directory,
-                                     "--rank",
-                                     std::to_string(options.rank.index()),
-                                     "--parent",
-                                     std::to_string(options.parent),
-                                     "--seed",
-                                     std::to_string(options.data.seed),
-                                     "--transfer-timeout",
-                                     std::to_string(options.transfer_timeout_ms)};
-  const auto add = [&](const char* option, const std::string& value) {
-    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
-  };
-  add("--segments", options.segments);
-  add("--nodes", fmt::format("{}", fmt::join(options.node_of_rank, ",")));
-  add("--host", options.host);
-  if (options.device.backend != DeviceBackend::kCpu)
-    add("--device", std::string(nameOf(options.device.backend)));
-  if (options.device.shared) arguments.emplace_back("--share-devices");
-  if (options.device.transport != DeviceTransport::kAuto)
-    add("--transport", std::string(nameOf(options.device.transport)));
-  add("--data-plane", std::string(dataPlaneName(options.data_plane)));
-  if (options.wires[0] >= 0) add("--wires", fmt::format("{}", fmt::join(options.wires, ",")));
-  add("--data", options.data.path);
-  if (options.data.unpacked_descriptor >= 0)
-    add("--unpacked-descriptor", std::to_string(options.data.unpacked_descriptor));
-  if (options.data.ring_descriptor >= 0)
-    add("--ring-descriptor", std::to_string(options.data.ring_descriptor));
-  add("--dump", options.dump_directory);
-  add("--dump-probe", options.dump_probe);
-  add("--log", options.log_directory);
-  add("--adopt", options.adopt_directory);
-  add("--resume", options.resume);
-  add("--eval", options.evaluation.data.path);
-  if (options.evaluation.rows > 0) add("--eval-rows", std::to_string(options.evaluation.rows));
-  add("--eval-divisor", options.evaluation.divisor);
-  if (options.evaluation.adds) arguments.emplace_back("--eval-adds");
-  if (options.evaluation.data.shift_labels) arguments.emplace_back("--eval-shift-labels");
-  if (options.evaluation.data.end_of_text >= 0)
-    add("--eval-end-of-text", std::to_string(options.evaluation.data.end_of_text));
-  if (options.evaluation.data.end.drop_last) arguments.emplace_back("--eval-drop-last");
-  if (options.attempts_descriptor >= 0) add("--attempts", std::to_string(options.attempts_descriptor));
-  if (options.keys_descriptor >= 0) add("--keys", std::to_string(options.keys_descriptor));
-  if (options.attempt > 0) add("--attempt", std::to_string(options.attempt));
-  if (options.trace_steps > 0) add("--trace-steps", std::to_string(options.trace_steps));
-  if (options.trace_descriptor >= 0) add("--trace-descriptor", std::to_string(options.trace_descriptor));
-  if (options.adopt_ranks > 0) add("--adopt-ranks", std::to_string(options.adopt_ranks));
-  if (options.dump.gradients) arguments.emplace_back("--dump-gradients");
-  if (options.dump.parameters) arguments.emplace_back("--dump-parameters");
-  if (options.dump.states) arguments.emplace_back("--dump-states");
-  if (options.dump.outputs) arguments.emplace_back("--dump-outputs");
-  if (options.data.end.drop_last) arguments.emplace_back("--drop-last");
-  add("--whole-only", options.data.end.whole_only);
-  if (options.data.shuffle) arguments.emplace_back("--shuffle");
-  if (options.data.shift_labels) arguments.emplace_back("--shift-labels");
-  if (options.data.end_of_text >= 0) add("--end-of-text", std::to_string(options.data.end_of_text));
-  if (options.data.truncate) arguments.emplace_back("--truncate");
-  for (const auto& [input, number] : options.data.padding) add("--pad", fmt::format("{}={}", input, number));
-  if (!options.check_finite) arguments.emplace_back("--allow-not-finite");
-  if (options.find_nan) arguments.emplace_back("--find-nan");
-  if (options.operators) arguments.emplace_back("--operators");
+  std::vector<std::string> arguments;
+  for (const WorkerArgument& argument : argumentTable()) {
+    for (const std::string& value : argument.write(options)) {
+      arguments.emplace_back(argument.name);
+      if (argument.has_value) arguments.push_back(value);
+    }
+  }
   return arguments;
 }
 
 WorkerOptions parseWorkerArguments(const std::vector<std::string>& arguments) {
   WorkerOptions options;
-  const std::map<std::string, std::function<void(const std::string&)>> valued{
-      {"--connect", [&](const std::string& text) { options.endpoint = text; }},
-      {"--job", [&](const std::string& text) { options.job = text; }},
-      {"--rank", [&](const std::string& text) { options.rank = RankId(parseNumber<int>("--rank", text)); }},
-      {"--segments", [&](const std::string& text) { options.segments = text; }},
-      {"--directory", [&](const std::string& text) { options.directory = text; }},
-      {"--generation",
-       [&](const std::string& text) { options.generation = parseNumber<uint64_t>("--generation", text); }},
-      {"--attempt", [&](const std::string& text) { options.attempt = parseNumber<int>("--attempt", text); }},
-      {"--parent", [&](const std::string& text) { options.parent = parseNumber<int>("--parent", text); }},
-      {"--nodes", [&](const std::string& text) { options.node_of_rank = parseNumbers("--nodes", text); }},
-      {"--host", [&](const std::string& text) { options.host = text; }},
-      {"--data-plane", [&](const std::string& text) { options.data_plane = parseDataPlane(text); }},
-      {"--wires",
-       [&](const std::string& text) {
-         const IdVector<RankId, int> descriptors = parseNumbers("--wires", text);
-         if (descriptors.size() != options.wires.size())
-           fail(ErrorCode::kUsage, "worker: --wires {}: expected {} descriptors", text, options.wires.size());
-         std::copy(descriptors.begin(), descriptors.end(), options.wires.begin());
-       }},
-      {"--seed", [&](const std::string& text) { options.data.seed = parseNumber<uint64_t>("--seed", text); }},
-      {"--transfer-timeout",
-       [&](const std::string& text) {
-         options.transfer_timeout_ms = parseNumber<int64_t>("--transfer-timeout", text);
-       }},
-      {"--log", [&](const std::string& text) { options.log_directory = text; }},
-      {"--device", [&](const std::string& text) { options.device.backend = parseDevice(text); }},
-      {"--transport", [&](const std::string& text) { options.device.transport = parseTransport(text); }},
-      {"--data", [&](const std::string& text) { options.data.path = text; }},
-      {"--unpacked-descriptor",
-       [&](const std::string& text) {
-         options.data.unpacked_descriptor = parseNumber<int>("--unpacked-descriptor", text);
-       }},
-      {"--ring-descriptor",
-       [&](const std::string& text) {
-         options.data.ring_descriptor = parseNumber<int>("--ring-descriptor", text);
-       }},
-      {"--adopt", [&](const std::string& text) { options.adopt_directory = text; }},
-      {"--resume", [&](const std::string& text) { options.resume = text; }},
-      {"--pad", [&](const std::string& text) { addPadding(text, options.data); }},
-      {"--eval", [&](const std::string& text) { options.evaluation.data.path = text; }},
-      {"--end-of-text",
-       [&](const std::string& text) {
-         options.data.end_of_text = parseNumber<int64_t>("--end-of-text", text);
-       }},
-      {"--eval-end-of-text",
-       [&](const std::string& text) {
-         options.evaluation.data.end_of_text = parseNumber<int64_t>("--eval-end-of-text", text);
-       }},
-      {"--eval-rows",
-       [&](const std::string& text) { options.evaluation.rows = parseNumber<int64_t>("--eval-rows", text); }},
-      {"--eval-divisor", [&](const std::string& text) { options.evaluation.divisor = text; }},
-      {"--adopt-ranks",
-       [&](const std::string& text) { options.adopt_ranks = parseNumber<int>("--adopt-ranks", text); }},
-      {"--trace-steps",
-       [&](const std::string& text) { options.trace_steps = parseNumber<int64_t>("--trace-steps", text); }},
-      {"--trace-descriptor",
-       [&](const std::string& text) {
-         options.trace_descriptor = parseNumber<int>("--trace-descriptor", text);
-       }},
-      {"--attempts",
-       [&](const std::string& text) { options.attempts_descriptor = parseNumber<int>("--attempts", text); }},
-      {"--keys",
-       [&](const std::string& text) { options.keys_descriptor = parseNumber<int>("--keys", text); }},
-      {"--dump", [&](const std::string& text) { options.dump_directory = text; }},
-      {"--whole-only", [&](const std::string& text) { options.data.end.whole_only = text; }},
-      {"--dump-probe", [&](const std::string& text) { options.dump_probe = text; }}};
-  const std::map<std::string, std::function<void()>> flags{
-      {"--dump-gradients", [&] { options.dump.gradients = true; }},
-      {"--dump-parameters", [&] { options.dump.parameters = true; }},
-      {"--dump-states", [&] { options.dump.states = true; }},
-      {"--dump-outputs", [&] { options.dump.outputs = true; }},
-      {"--share-devices", [&] { options.device.shared = true; }},
-      {"--drop-last", [&] { options.data.end.drop_last = true; }},
-      {"--truncate", [&] { options.data.truncate = true; }},
-      {"--shuffle", [&] { options.data.shuffle = true; }},
-      {"--shift-labels", [&] { options.data.shift_labels = true; }},
-      {"--eval-shift-labels", [&] { options.evaluation.data.shift_labels = true; }},
-      {"--eval-adds", [&] { options.evaluation.adds = true; }},
-      {"--eval-drop-last", [&] { options.evaluation.data.end.drop_last = true; }},
-      {"--allow-not-finite", [&] { options.check_finite = false; }},
-      {"--find-nan", [&] { options.find_nan = true; }},
-      {"--operators", [&] { options.operators = true; }}};
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (const auto flag = flags.find(arguments[i]); flag != flags.end()) {
-      flag->second();
+    const std::string& name = arguments[i];
+    const auto found = std::ranges::find(argumentTable(), name, &WorkerArgument::name);
+    if (found == argumentTable().end()) {
+      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator", name);
+    }
+    if (!found->has_value) {
+      found->read(options, "");
       continue;
     }
-    const auto found = valued.find(arguments[i]);
-    if (found == valued.end())
-      fail(ErrorCode::kUsage, "worker: unknown argument '{}'; workers are started by the coordinator",
-           arguments[i]);
-    if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", found->first);
-    found->second(arguments[i]);
+    if (++i == arguments.size()) fail(ErrorCode::kUsage, "worker: {} needs a value", name);
+    found->read(options, arguments[i]);
   }
-  options.evaluation.data.truncate = options.data.truncate;
-  options.evaluation.data.padding = options.data.padding;
   return options;
 }
 

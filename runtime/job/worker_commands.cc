@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/replica_hashes.h"
 #include "runtime/files/content_hash.h"
+#include "runtime/messages/control_types.h"
 #include "transport/control/control_message.h"
 
 namespace pipeshard {
@@ -78,9 +80,9 @@ bool runSteps(const WorkerOptions& options, WorkerLink& link, StepRunner& runner
       body["dump"] =
           writeStepDump(executor, options.dump_directory, step, options.dump, window ? &*window : nullptr);
     }
-    link.send("step", std::move(body));
+    link.send(control::kStep, std::move(body));
     if (report.applied || !(options.check_finite || report.scale_spent)) continue;
-    while (link.next().type != "stop") {
+    while (link.next().type != control::kStop) {
     }
     return false;
   }
@@ -92,7 +94,7 @@ void sendHashes(WorkerLink& link, Executor& executor, int64_t step) {
   for (size_t begin = 0, end = 0; begin == 0 || begin < hashes.size(); begin = end) {
     end = std::min(begin + kHashesAtOnce, hashes.size());
     const std::vector<std::string> parts(hashes.begin() + begin, hashes.begin() + end);
-    link.send("hashes", {{"step", step}, {"parts", parts}, {"last", end == hashes.size()}});
+    link.send(control::kHashes, {{"step", step}, {"parts", parts}, {"last", end == hashes.size()}});
     if (end == begin) return;  // it keeps nothing
   }
 }
@@ -104,14 +106,14 @@ void sendSaved(WorkerLink& link, const SavedPart& part) {
                          {"hash", hashText(part.file.hash)}};
   if (!part.error.empty()) body["error"] = part.error;
   if (part.not_finite) body["not_finite"] = true;
-  link.send("saved", std::move(body));
+  link.send(control::kSaved, std::move(body));
 }
 
 void evaluate(WorkerLink& link, RankEvaluation& evaluation, int64_t first, int64_t last) {
   const auto losses = evaluation.run(first, last, [&] { return !link.stopRequested(); });
   nlohmann::json body = {{"last", last}};
   if (losses) body.update({{"losses", losses->sum}, {"weight", losses->weight}});
-  link.send("evaluated", std::move(body));
+  link.send(control::kEvaluated, std::move(body));
 }
 
 // In messages that are as long as some may be.
@@ -127,11 +129,11 @@ void sendOperators(WorkerLink& link, const Program& program, const NodeTimes& ti
                        {"runs", rows[i].runs},
                        {"seconds", rows[i].seconds}});
     }
-    link.send("operators", {{"steps", times.steps()},
-                            {"seconds", times.stepSeconds()},
-                            {"flops", rates.flops},
-                            {"bytes", rates.bytes},
-                            {"nodes", std::move(nodes)}});
+    link.send(control::kOperators, {{"steps", times.steps()},
+                                    {"seconds", times.stepSeconds()},
+                                    {"flops", rates.flops},
+                                    {"bytes", rates.bytes},
+                                    {"nodes", std::move(nodes)}});
   }
 }
 
@@ -140,33 +142,37 @@ void sendOperators(WorkerLink& link, const Program& program, const NodeTimes& ti
 void followCommands(const WorkerOptions& options, WorkerLink& link, StepRunner& runner,
                     RankEvaluation* evaluation, NodeTimes* times) {
   CheckpointWriter writer([&](const SavedPart& part) { sendSaved(link, part); });
+  bool looks_at_end = false;
   while (true) {
     const ControlMessage command = link.next();
-    if (command.type == "stop") return;
+    if (command.type == control::kStop) return;
     if (command.type == kFault)
       fail(ErrorCode::kInternal, "worker: {}", command.body.at("message").get<std::string>());
-    if (command.type == "run") {
+    if (command.type == control::kRun) {
       if (!runSteps(options, link, runner, times, command.body.at("first").get<int64_t>(),
                     command.body.at("last").get<int64_t>()))
         return;
-    } else if (command.type == "evaluate" && evaluation != nullptr) {
+    } else if (command.type == control::kEvaluate && evaluation != nullptr) {
       evaluate(link, *evaluation, command.body.at("first").get<int64_t>(),
                command.body.at("last").get<int64_t>());
-    } else if (command.type == "watch") {
+    } else if (command.type == control::kWatch) {
       writer.watch(runner.main());
-    } else if (command.type == "check") {
+      // For tests of what a step's own end waits for: nothing is behind it then.
+      looks_at_end = command.body.at("at_end").get<bool>() && std::getenv("PIPESHARD_UNSEEN_END") == nullptr;
+    } else if (command.type == control::kCheck) {
       sendHashes(link, runner.main(), command.body.at("step").get<int64_t>());
-    } else if (command.type == "save") {
+    } else if (command.type == control::kSave) {
       const std::vector<SavedBuffer> buffers = savedBuffersFromJson(command.body.at("buffers"));
       requireSaved(runner.main().program(), buffers);
       writer.save(runner.main(), buffers, command.body.at("step").get<int64_t>(),
                   command.body.at("folder").get<std::string>(),
                   command.body.at("last").get<bool>() ? kPatienceAtTheEnd : kPatienceBetweenSteps);
-    } else if (command.type == "finish") {
+    } else if (command.type == control::kFinish) {
       writer.finish();
+      if (looks_at_end) writer.state().requireFinite(runner.main());
       const int64_t peak = peakResidentBytes();
       if (times != nullptr) sendOperators(link, runner.main().program(), *times);
-      link.send("finished",
+      link.send(control::kFinished,
                 {{"peak_resident_bytes", peak}, {"peak_device_bytes", runner.main().device().peakBytes()}});
     } else {
       fail(ErrorCode::kInternal, "worker: unknown command '{}'", command.type);

@@ -6,6 +6,7 @@
 
 #include "ir/base/error.h"
 #include "runtime/job/worker_link.h"
+#include "runtime/messages/control_types.h"
 #include "runtime/rendezvous/host_wire.h"
 #include "transport/collectives/joined_communicator.h"
 #include "transport/gloo/gloo_communicator.h"
@@ -58,7 +59,7 @@ std::unique_ptr<Communicator> openBetweenHosts(const WorkerOptions& options, int
     nlohmann::json unreached = nlohmann::json::array();
     for (const UnansweredRank& peer : ranks)
       unreached.push_back({{"number", peer.rank.index()}, {"address", peer.address}});
-    link.send("unreached", {{"peers", std::move(unreached)}});
+    link.send(control::kUnreached, {{"peers", std::move(unreached)}});
   };
   return openGloo(gloo, store);
 }

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,8 +31,6 @@
 namespace pipeshard {
 
 namespace {
-
-constexpr const char* kInsideKernel = " (it waits inside the kernel, as for a disk or network file system)";
 
 std::string logFile(const std::string& directory, RankId rank) {
   return (std::filesystem::path(directory) / "ranks" / (rankFileStem(rank) + ".log")).string();
@@ -198,7 +195,7 @@ void WorkerGroup::waitForLeaving() {
       if (word && word->text == kLeft && !members[i]->process.tryReap()) {
         kept_->workers.emplace(members[i]->rank,
                                KeptWorker{std::move(members[i]->process), std::move(members[i]->attempts)});
-        members[i]->left = true;
+        members[i]->has_left = true;
       } else {
         members[i]->attempts.reset();  // it has ended
       }
@@ -271,34 +268,25 @@ void forEachTracePiece(
   }
 }
 
-bool isInsideKernel(const std::string& state) { return state == kInsideKernel; }
-
-std::string describeProcessState(int pid) {
-  if (isFrozen(pid)) return " (its control group is frozen)";
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (pid <= 0 || !std::getline(file, line)) return "";
-  const size_t end = line.rfind(')');
-  const char state = end == std::string::npos || end + 2 >= line.size() ? '?' : line[end + 2];
-  if (state == 'T') return " (it is stopped, as by SIGSTOP)";
-  if (state == 't') return " (a debugger has stopped it)";
-  return state == 'D' ? kInsideKernel : "";
-}
-
 nlohmann::json statesToJson(const WorkerGroup& workers) {
   nlohmann::json body = nlohmann::json::object();
   for (const RankId rank : workers.ranks()) {
-    const std::string state = describeProcessState(workers.pid(rank));
-    if (!state.empty()) body["states"].push_back({{"rank", rank.index()}, {"state", state}});
+    const ProcessState state = readProcessState(workers.pid(rank));
+    if (state != ProcessState::kUnknown)
+      body["states"].push_back({{"rank", rank.index()}, {"state", nameOf(state)}});
   }
   return body;
 }
 
-std::map<RankId, std::string> statesFromJson(const nlohmann::json& body) {
-  std::map<RankId, std::string> states;
+std::map<RankId, ProcessState> statesFromJson(const nlohmann::json& body) {
+  std::map<RankId, ProcessState> states;
   if (!body.contains("states")) return states;
-  for (const nlohmann::json& entry : body["states"])
-    states.emplace(entry.at("rank").get<size_t>(), entry.at("state").get<std::string>());
+  for (const nlohmann::json& entry : body["states"]) {
+    const auto name = entry.at("state").get<std::string>();
+    const std::optional<ProcessState> state = processStateOf(name);
+    if (!state) fail(ErrorCode::kInternal, "'{}' is no state of a process", name);
+    states.emplace(entry.at("rank").get<size_t>(), *state);
+  }
   return states;
 }
 

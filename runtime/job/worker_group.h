@@ -28,6 +28,7 @@
 #include "runtime/job/child_process.h"
 #include "runtime/job/worker.h"
 #include "runtime/machine/control_group.h"
+#include "runtime/machine/process_state.h"
 #include "transport/shared/shared_segments.h"
 
 namespace pipeshard {
@@ -49,7 +50,7 @@ struct KeptWorkers {
 
 struct WorkerGroupSpec {
   std::string executable = "/proc/self/exe";
-  std::vector<std::string> arguments = {"worker"};  // before those of runtime/job/worker.h
+  std::vector<std::string> arguments = {"worker"};  // before those of WorkerOptions
   // of each; 0: the processors divided by the workers, at least 1
   int threads = 0;
   std::string plan_directory;  // a folder of programs (runtime/execute/rank_image.h)
@@ -99,10 +100,10 @@ class WorkerGroup {
   struct Member {
     RankId rank;
     ChildProcess process;
-    Descriptor trace;     // not valid: nothing is recorded
-    Descriptor attempts;  // not valid: it is not to be kept
-    bool left = false;    // and was given away
-    bool runs() const { return !left && !process.isReaped(); }
+    Descriptor trace;       // not valid: nothing is recorded
+    Descriptor attempts;    // not valid: it is not to be kept
+    bool has_left = false;  // and was given away
+    bool runs() const { return !has_left && !process.isReaped(); }
   };
   KeptWorker start(const WorkerGroupSpec& spec, WorkerOptions options) const;
   void waitForLeaving();
@@ -131,14 +132,9 @@ void forEachTracePiece(
     const WorkerGroup& workers, const std::function<void(const std::string&)>& say,
     const std::function<void(nlohmann::json place, std::span<const std::byte> piece)>& use);
 
-// How a worker that has stopped answering looks from outside, for people: stopped (as by SIGSTOP), held by a
-// debugger, in a frozen control group, inside the kernel; in brackets behind a space, or "".
-std::string describeProcessState(int pid);
-// Of such a description: it waits for a disk, or is frozen where control groups cannot be seen.
-bool isInsideKernel(const std::string& state);
-
-// The same of all workers, as a daemon tells its coordinator: those alone of which there is anything to say.
+// How workers look from outside, as a daemon tells its coordinator: those alone of which there is anything to
+// say. Back: Error(kInternal) for what is no state.
 nlohmann::json statesToJson(const WorkerGroup& workers);
-std::map<RankId, std::string> statesFromJson(const nlohmann::json& body);
+std::map<RankId, ProcessState> statesFromJson(const nlohmann::json& body);
 
 }  // namespace pipeshard

@@ -10,9 +10,9 @@
 
 #include "runtime/files/hex.h"
 #include "runtime/identity/build_identity.h"
-#include "runtime/job/control_types.h"
 #include "runtime/job/worker_arguments.h"
 #include "runtime/machine/handover.h"
+#include "runtime/messages/control_types.h"
 #include "transport/control/control.h"
 #include "transport/control/control_client.h"
 
@@ -54,10 +54,10 @@ void WorkerLink::wake() {
   }
 }
 
-void WorkerLink::send(std::string type, nlohmann::json body) {
+void WorkerLink::send(std::string_view type, nlohmann::json body) {
   {
     const std::lock_guard lock(mutex_);
-    outgoing_.emplace_back(std::move(type), std::move(body));
+    outgoing_.emplace_back(type, std::move(body));
   }
   wake();
 }
@@ -93,7 +93,7 @@ void WorkerLink::store(const std::string& key, const std::string& bytes) {
     const std::lock_guard lock(mutex_);
     stored_[key] = bytes;
   }
-  send("store", {{"key", key}, {"value", text}});
+  send(control::kStore, {{"key", key}, {"value", text}});
 }
 
 std::string WorkerLink::fetch(const std::string& key, std::chrono::milliseconds timeout) {
@@ -150,11 +150,11 @@ bool WorkerLink::sendQueued(ControlClient& client) {
 }
 
 void WorkerLink::take(ControlMessage message) {
-  if (message.type == "abort") ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
-  if (message.type == "stop") stop_requested_.store(true);
+  if (message.type == control::kAbort) ::_exit(static_cast<int>(ErrorCode::kPeerUnavailable));
+  if (message.type == control::kStop) stop_requested_.store(true);
   {
     const std::lock_guard lock(mutex_);
-    if (message.type == "store") {
+    if (message.type == control::kStore) {
       const std::vector<std::byte> bytes = fromHex(message.body.at("value").get<std::string>());
       stored_[message.body.at("key").get<std::string>()] = {reinterpret_cast<const char*>(bytes.data()),
                                                             bytes.size()};
@@ -172,11 +172,11 @@ void WorkerLink::beat(ControlClient& client) {
     status = status_;
   }
   const WorkerStatus now = status ? status() : WorkerStatus();
-  client.send("heartbeat", {{"where", now.where},
-                            {"progress", now.progress},
-                            {"computing", now.computing},
-                            {"waiting", now.waiting},
-                            {"idle", idle_.load()}});
+  client.send(control::kHeartbeat, {{"where", now.where},
+                                    {"progress", now.progress},
+                                    {"computing", now.computing},
+                                    {"waiting", now.waiting},
+                                    {"idle", idle_.load()}});
 }
 
 void WorkerLink::setInterrupt(std::function<void()> interrupt) {

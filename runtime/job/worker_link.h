@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include <nlohmann/json_fwd.hpp>
@@ -42,7 +43,7 @@ class WorkerLink {
   ~WorkerLink();
 
   // Any thread. `status` is called by the link's thread for each heartbeat.
-  void send(std::string type, nlohmann::json body);
+  void send(std::string_view type, nlohmann::json body);
   void setStatus(std::function<WorkerStatus()> status);
 
   // What workers leave for each other (their addresses), through the coordinator. get waits;

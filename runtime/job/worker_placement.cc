@@ -26,7 +26,7 @@ class HerePlacement : public WorkerPlacement {
   std::chrono::milliseconds startTimeout() const override { return std::chrono::minutes(1); }
   int pid(RankId rank) const override { return group_ ? group_->pid(rank) : 0; }
   std::string host(RankId) const override { return hostName(); }
-  std::string processState(RankId rank) const override { return describeProcessState(pid(rank)); }
+  ProcessState processState(RankId rank) const override { return readProcessState(pid(rank)); }
   std::vector<int> descriptors() const override {
     return group_ ? group_->descriptors() : std::vector<int>();
   }

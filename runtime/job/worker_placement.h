@@ -13,6 +13,7 @@
 #include "ir/base/error.h"
 #include "runtime/disks/disk_exchange.h"
 #include "runtime/job/worker_group.h"
+#include "runtime/machine/process_state.h"
 #include "runtime/trace/clock_alignment.h"
 
 namespace pipeshard {
@@ -27,6 +28,7 @@ struct Failure {
   int64_t done = 0;      // the last step that no rank needs anything more for, to have done it
   // when it began: of who does not answer, when it was heard of last
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  std::vector<int> daemons = {};  // whose error it is, by control rank; where that is known
 };
 
 // The earlier one, unless only the later one can be a cause; it began with the first of the two.
@@ -43,6 +45,7 @@ ErrorCode knownErrorCode(int code);
 
 // Control ranks from here on are nodes; below are workers.
 inline constexpr int kFirstNodeRank = 1'000'000;
+inline bool isNodeRank(int control_rank) { return control_rank >= kFirstNodeRank; }
 // A node and its coordinator hear from each other this often, and give each other up after this much silence.
 inline constexpr std::chrono::milliseconds kNodeHeartbeat{500};
 inline constexpr std::chrono::milliseconds kNodeSilence{4'000};
@@ -61,8 +64,8 @@ class WorkerPlacement {
 
   virtual int pid(RankId rank) const = 0;           // 0: not started
   virtual std::string host(RankId rank) const = 0;  // "" before it has started
-  // How a silent worker looks from outside (describeProcessState), "" where that cannot be known.
-  virtual std::string processState(RankId rank) const = 0;
+  // How a silent worker looks from outside.
+  virtual ProcessState processState(RankId rank) const = 0;
 
   virtual std::vector<int> descriptors() const = 0;  // readable when there is an end to take
   virtual std::vector<WorkerEnd> takeEnds() = 0;

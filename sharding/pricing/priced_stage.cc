@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include "ir/base/error.h"
 #include "sharding/pricing/priced_memory.h"

@@ -1,5 +1,7 @@
 #include "sharding/rules/factor_rule.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "sharding/rules/rule_builder.h"
@@ -54,6 +56,12 @@ std::string printTensors(const FactorRule& rule, const std::vector<TensorFactors
 }
 
 }  // namespace
+
+bool holdsFactor(const TensorFactors& tensor, int factor) {
+  return std::any_of(tensor.begin(), tensor.end(), [factor](const std::vector<int>& axis) {
+    return std::find(axis.begin(), axis.end(), factor) != axis.end();
+  });
+}
 
 std::optional<FactorRule> factorRule(const Graph& graph, const Node& node) {
   const RuleFunction function = ruleTable().find(node.domain, node.op_type);

@@ -39,6 +39,7 @@ struct Factor {
 // Factors of one tensor: per axis a list of indices into FactorRule::factors, major to minor. An axis of size
 // 1 that is broadcast, or one that no cut may touch and that no other tensor shares, has an empty list.
 using TensorFactors = std::vector<std::vector<int>>;
+bool holdsFactor(const TensorFactors& tensor, int factor);  // at one of its axes
 
 struct FactorRule {
   std::vector<Factor> factors;

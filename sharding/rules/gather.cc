@@ -1,6 +1,5 @@
 // Indexing. An index names a position of the whole axis that it looks into, so that axis cannot be cut; the
 // axes of the indices are independent for reading, and partial sums for adding.
-#include <algorithm>
 
 #include "sharding/rules/rule_builder.h"
 

@@ -1,6 +1,7 @@
 // Operators that fold axes away.
 #include <algorithm>
 
+#include "ir/operators/reduced_axes.h"
 #include "sharding/rules/rule_builder.h"
 
 namespace pipeshard {
@@ -34,18 +35,12 @@ FactorRule reduce(const Graph& graph, const Node& node, const std::vector<int>& 
   return builder.build(builder.inputElements(0) * kMoveFlops);
 }
 
-std::vector<int> allAxes(size_t rank) {
-  std::vector<int> axes(rank);
-  for (size_t axis = 0; axis < rank; ++axis) axes[axis] = axis;
-  return axes;
-}
-
 std::optional<FactorRule> reduceRule(const Graph& graph, const Node& node) {
   const size_t rank = graph.shape(node.inputs[0]).size();
-  auto axes = axesOf(graph, node, 1, rank);
+  const auto axes = axesOf(graph, node, 1, rank);
   if (!axes) return std::nullopt;
-  if (axes->empty() && node.intAttribute("noop_with_empty_axes", 0) == 0) axes = allAxes(rank);
-  return reduce(graph, node, *axes, node.intAttribute("keepdims", 1) != 0, reducedKind(node.op_type));
+  return reduce(graph, node, reducedAxes(node, *axes, rank), node.intAttribute("keepdims", 1) != 0,
+                reducedKind(node.op_type));
 }
 
 std::optional<FactorRule> argReduceRule(const Graph& graph, const Node& node) {

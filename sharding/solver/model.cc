@@ -1,7 +1,6 @@
 #include "sharding/solver/model.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <unordered_map>
 

@@ -1,7 +1,6 @@
 #include "sharding/specs/cost_model.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -12,33 +11,9 @@
 namespace pipeshard {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames{"AllReduce", "AllGather", "ReduceScatter", "AllToAll"};
-
 int64_t nanoseconds(double amount, double per_ns) { return std::llround(amount / per_ns); }
 
 }  // namespace
-
-std::string_view collectiveName(CollectiveKind kind) { return kNames[static_cast<size_t>(kind)]; }
-
-std::optional<CollectiveKind> collectiveKind(const Node& node) {
-  if (node.domain != kPipeshardDomain) return std::nullopt;
-  const auto found = std::find(kNames.begin(), kNames.end(), node.op_type);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<CollectiveKind>(found - kNames.begin());
-}
-
-GroupId collectiveGroup(const Node& node) {
-  const int64_t group = node.intAttribute("group", -1);
-  return group < 0 ? GroupId() : GroupId(group);
-}
-
-std::vector<GroupId> collectiveGroups(const Graph& graph) {
-  std::vector<GroupId> groups;
-  for (const Node& node : graph.nodes) {
-    if (collectiveKind(node)) groups.push_back(collectiveGroup(node));
-  }
-  return groups;
-}
 
 int64_t collectiveBytes(CollectiveKind kind, int64_t input, int64_t output) {
   switch (kind) {

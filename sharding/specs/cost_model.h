@@ -19,27 +19,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string_view>
 #include <vector>
 
 #include "ir/base/ids.h"
 #include "ir/base/sharding_spec.h"
 #include "ir/cluster/cluster.h"
 #include "ir/cluster/profile.h"
-#include "ir/graph/graph.h"
+#include "ir/operators/collectives.h"
 
 namespace pipeshard {
 
-enum class CollectiveKind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
-// the operator's name in the pipeshard domain: "AllReduce"
-std::string_view collectiveName(CollectiveKind kind);
-// Of a node; nullopt when it is no collective.
-std::optional<CollectiveKind> collectiveKind(const Node& node);
-// The group of the program over which it goes; invalid: it names none.
-GroupId collectiveGroup(const Node& node);
-// Of every collective, in node order (Subgraph::collectives).
-std::vector<GroupId> collectiveGroups(const Graph& graph);
 // The B above, from the bytes of the collective's local input and output.
 int64_t collectiveBytes(CollectiveKind kind, int64_t input, int64_t output);
 

@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <tuple>
 
 #include "ir/base/error.h"
 #include "sharding/specs/spec_space.h"

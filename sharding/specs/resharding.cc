@@ -1,6 +1,5 @@
 #include "sharding/specs/resharding.h"
 
-#include <algorithm>
 #include <functional>
 #include <limits>
 #include <queue>

@@ -1,14 +1,12 @@
 #include "sharding/spmd/batch_moments.h"
 
+#include "ir/operators/operator_facts.h"
+
 namespace pipeshard {
 namespace {
 
 bool isOurs(const Node& node, const char* op_type) {
   return node.domain == kPipeshardDomain && node.op_type == op_type;
-}
-
-bool isTraining(const Node& node) {
-  return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) != 0;
 }
 
 // Equal steps of two nodes over one x are taken once, if the emitter has EmittedValues.
@@ -20,7 +18,7 @@ class BatchForm {
         node_(node),
         inputs_(inputs),
         together_(together),
-        x_(inputs[isTraining(node) ? 0 : 1]),
+        x_(inputs[normalizesByBatch(node) ? 0 : 1]),
         type_(emit.type(x_)) {
     const Shape& shape = emit_.shape(x_);
     for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -131,14 +129,14 @@ class BatchForm {
 }  // namespace
 
 bool needsBatchMoments(const Node& node) {
-  return isTraining(node) || isOurs(node, "BatchNormalizationInputGrad") ||
+  return normalizesByBatch(node) || isOurs(node, "BatchNormalizationInputGrad") ||
          isOurs(node, "BatchNormalizationWeightGrad");
 }
 
 void emitBatchNormalization(NodeEmitter& emit, const Node& node, const std::vector<ValueId>& inputs,
                             const BatchTogether& together) {
   BatchForm form(emit, node, inputs, together);
-  if (isTraining(node)) {
+  if (normalizesByBatch(node)) {
     form.forward();
   } else if (isOurs(node, "BatchNormalizationInputGrad")) {
     form.inputGradient();

@@ -1,6 +1,5 @@
 // Normalisations over axes that are cut: sums of the parts become means of the whole, the mean first, then
 // squares around it.
-#include <algorithm>
 
 #include "sharding/spmd/batch_moments.h"
 #include "sharding/spmd/form_table.h"

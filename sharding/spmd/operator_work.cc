@@ -10,12 +10,6 @@
 namespace pipeshard {
 namespace {
 
-bool holds(const TensorFactors& tensor, int factor) {
-  return std::any_of(tensor.begin(), tensor.end(), [&](const auto& axis) {
-    return std::find(axis.begin(), axis.end(), factor) != axis.end();
-  });
-}
-
 bool isShaped(const TensorFactors& tensor) {
   return std::any_of(tensor.begin(), tensor.end(), [](const auto& axis) { return !axis.empty(); });
 }
@@ -32,8 +26,8 @@ SizeOf sizeOf(const FactorRule& rule, int factor) {
   }
   if (rule.inputs.size() < 2 || !isShaped(rule.inputs[0]) || !isShaped(rule.inputs[1]))
     return SizeOf::kShared;
-  const bool first = holds(rule.inputs[0], factor);
-  const bool second = holds(rule.inputs[1], factor);
+  const bool first = holdsFactor(rule.inputs[0], factor);
+  const bool second = holdsFactor(rule.inputs[1], factor);
   if (first == second) return SizeOf::kShared;
   return first ? SizeOf::kRows : SizeOf::kColumns;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ir/operators/operator_facts.h"
 #include "sharding/spmd/linearity.h"
 
 namespace pipeshard {
@@ -18,8 +19,8 @@ bool drawsRandomNumbers(const Graph& graph, const Node& node) {
 // A mean over labels divides by what the labels weigh, which differs from part to part; others by the number
 // of elements.
 bool meansByShare(const Node& node) {
-  const bool ours = node.domain == kPipeshardDomain && node.op_type == "CrossEntropyLoss";
-  if (!ours && !node.is("SoftmaxCrossEntropyLoss") && !node.is("NegativeLogLikelihoodLoss")) return true;
+  if (!operatorFacts(node).takes_labels) return true;
+  const bool ours = node.domain == kPipeshardDomain;
   const bool weighted = node.inputs.size() > 2 && node.inputs[2].valid();
   const bool ignores =
       ours ? node.intAttribute("has_ignore_index", 0) != 0 : node.hasAttribute("ignore_index");

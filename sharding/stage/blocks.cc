@@ -1,6 +1,5 @@
 #include "sharding/stage/blocks.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -74,20 +73,14 @@ class BlockReader {
     const bool right = !batch_.influenced[node.inputs[1].index()];
     const auto rule = factorRule(training_.graph, node);
     if (left == right || !rule) return "";
-    const bool in_weight = holds(rule->inputs[left ? 0 : 1], factor);
-    const bool in_other = holds(rule->inputs[left ? 1 : 0], factor);
+    const bool in_weight = holdsFactor(rule->inputs[left ? 0 : 1], factor);
+    const bool in_other = holdsFactor(rule->inputs[left ? 1 : 0], factor);
     if (!in_weight) return "batch";
-    if (in_other) return holds(rule->outputs.front(), factor) ? "experts" : "rows";
+    if (in_other) return holdsFactor(rule->outputs.front(), factor) ? "experts" : "rows";
     return "columns";
   }
 
  private:
-  static bool holds(const TensorFactors& factors, int factor) {
-    return std::any_of(factors.begin(), factors.end(), [factor](const std::vector<int>& axis) {
-      return std::find(axis.begin(), axis.end(), factor) != axis.end();
-    });
-  }
-
   const TrainingGraph& training_;
   BatchDependence batch_;
 };

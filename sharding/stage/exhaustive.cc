@@ -1,7 +1,6 @@
 #include "sharding/stage/exhaustive.h"
 
 #include <algorithm>
-#include <set>
 
 #include "ir/base/error.h"
 #include "sharding/stage/stage_context.h"

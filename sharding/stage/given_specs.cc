@@ -1,6 +1,5 @@
 #include "sharding/stage/given_specs.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>

@@ -108,12 +108,6 @@ struct Facts {
   bool cut_updates;
 };
 
-bool holds(const TensorFactors& factors, int factor) {
-  return std::any_of(factors.begin(), factors.end(), [factor](const std::vector<int>& axis) {
-    return std::find(axis.begin(), axis.end(), factor) != axis.end();
-  });
-}
-
 // Negative: not allowed.
 int rankOnTensorAxis(const Facts& facts, NodeId id, const NodeChoices& choices, const AxisUse& use) {
   const Node& node = facts.training.graph.node(id);
@@ -127,9 +121,9 @@ int rankOnTensorAxis(const Facts& facts, NodeId id, const NodeChoices& choices, 
   if (use.index == facts.batch.factor_of_node[id.index()]) return -1;
   if (!isProduct(node) || !choices.rule) return 0;
   const int weight = facts.weightOperand(node);
-  if (weight >= 0) return holds(choices.rule->inputs[weight], use.index) ? 1 : -1;
+  if (weight >= 0) return holdsFactor(choices.rule->inputs[weight], use.index) ? 1 : -1;
   if (facts.training.node_phase[id.index()] == Phase::kBackwardWeight)
-    return holds(choices.rule->outputs.front(), use.index) ? 1 : -1;
+    return holdsFactor(choices.rule->outputs.front(), use.index) ? 1 : -1;
   return 0;
 }
 

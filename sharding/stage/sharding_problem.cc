@@ -1,7 +1,6 @@
 #include "sharding/stage/sharding_problem.h"
 
 #include <algorithm>
-#include <set>
 
 #include "ir/base/error.h"
 

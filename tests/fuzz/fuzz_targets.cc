@@ -45,7 +45,7 @@
 #include "runtime/files/npz.h"
 #include "runtime/files/tensor_file.h"
 #include "runtime/identity/identity_message.h"
-#include "runtime/job/control_types.h"
+#include "runtime/messages/control_types.h"
 #include "runtime/tokenizer/tokenizer_file.h"
 #include "tests/temporary_folder.h"
 #include "tools/report/report_training.h"
@@ -92,7 +92,7 @@ void prepareTheModel(const std::string& input) {
   Graph graph = parseModel(input, "/nonexistent", "model", withoutWeights());
   PrepareOptions options;
   options.fold_limit_bytes = 1 << 12;
-  options.supported = [](const Node& node) { return runsOn(Backend::kCpu, node); };
+  options.supported = hasKernel;
   for (const ValueId id : graph.inputs) {
     for (const std::string& symbol : graph.value(id).symbols) {
       if (!symbol.empty()) options.dimensions[symbol] = 2;

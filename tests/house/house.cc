@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/text_file.h"
+#include "tests/house/functions.h"
 
 namespace pipeshard::house {
 namespace {
@@ -127,7 +128,7 @@ const std::map<std::string, std::vector<std::string>>& familyHeaders() {
       {"runtime", {"cuda_launch.h", "cuda_plans.h"}},  // of kernels, defined where the device is known
       {"runtime/device", {"cuda_error.h", "cuda_loader.h"}},
       {"runtime/execute", {"executor.h", "executor_parts.h"}},
-      {"runtime/job", {"coordinator_parts.h"}},
+      {"runtime/job", {"coordinator_parts.h", "node_placement_parts.h"}},
       {"runtime/kernels",
        {"base/families.h",
         "activation_grad.h",
@@ -401,6 +402,20 @@ std::vector<std::string> longLines(const fs::path& root) {
         violations.push_back(
             fmt::format("{}:{} has {} columns; expected at most {}", file, i + 1, columns, kMostColumns));
       if (raw && line.find(")\"") != std::string::npos) raw = false;
+    }
+  }
+  return violations;
+}
+
+std::vector<std::string> longFunctions(const fs::path& root) {
+  constexpr size_t kMostLines = 60;
+  std::vector<std::string> violations;
+  for (const std::string& file : sourcesOf(root, kAll)) {
+    for (const FunctionLines& function : functionsOf(requireTextFile((root / file).string()))) {
+      const size_t lines = function.last - function.first + 1;
+      if (lines > kMostLines)
+        violations.push_back(fmt::format("{}:{}: the function has {} lines; expected at most {}", file,
+                                         function.first, lines, kMostLines));
     }
   }
   return violations;

@@ -47,6 +47,7 @@ TEST(House, FoldersHaveAReadmeOfOneScreen) { EXPECT_THAT(missingReadmes(kRoot), 
 TEST(House, ReadmesNameFilesThatExist) { EXPECT_THAT(deadReferences(kRoot), IsEmpty()); }
 TEST(House, FilesAreReadInOneSitting) { EXPECT_THAT(longFiles(kRoot), IsEmpty()); }
 TEST(House, LinesHaveAtMost110Columns) { EXPECT_THAT(longLines(kRoot), IsEmpty()); }
+TEST(House, FunctionsFitAScreen) { EXPECT_THAT(longFunctions(kRoot), IsEmpty()); }
 
 // What reliability_table.py says of a tree: an exit code, and a text.
 std::pair<int, std::string> checkReliabilityTable(const std::filesystem::path& root) {
@@ -159,6 +160,34 @@ TEST_F(PlantedViolation, OfLengthIsFound) {
   plant("ir/base/b.cc", std::string(111, 'x'));
   EXPECT_THAT(longFiles(root()), ::testing::ElementsAre(HasSubstr("ir/base/a.cc has 501 lines")));
   EXPECT_THAT(longLines(root()), ::testing::ElementsAre(HasSubstr("ir/base/b.cc:1 has 111 columns")));
+}
+
+TEST_F(PlantedViolation, OfALongFunctionIsFound) {
+  const std::string most(59, '\n');  // with the line of the signature 60
+  plant("ir/base/a.cc", "namespace a {\nint f(int x = 3) {" + most + "}\n\nint g() {" + most + "\n}\n}\n");
+  plant("ir/base/b.h", "struct B {\n  explicit B(int c) : c_{c}, d_{'}'} {\n  /* { */" + most +
+                           "}\n  int c_, d_;\n private:\n  bool operator==(const B&) const try {" + most +
+                           "} catch (int) {\n}\n};\n");
+  EXPECT_THAT(longFunctions(root()),
+              ::testing::ElementsAre("ir/base/a.cc:63: the function has 61 lines; expected at most 60",
+                                     "ir/base/b.h:2: the function has 61 lines; expected at most 60",
+                                     "ir/base/b.h:65: the function has 61 lines; expected at most 60"));
+}
+
+TEST_F(PlantedViolation, OfALongFunctionIsNoTable) {
+  const std::string many(60, '\n');
+  const std::string data = "{{\"{\", 1}," + many + "{R\"(})\", 2}}";
+  plant("ir/base/a.cc", "const Pair kPairs[] = " + data +
+                            ";\nconst Pairs& pairs() {\n  static const Pairs p = " + data +
+                            ";\n  return p;\n}\n");
+  EXPECT_THAT(longFunctions(root()), IsEmpty());
+  plant("ir/base/b.cc", "const Pairs kCalls = {{1, [](int x) {" + many + "}}};\n");
+  plant("ir/base/c.cc", "const Pairs& calls() {\n  static const Pairs p = {[] { return 1; }, " + many +
+                            "};\n  return p;\n}\n");
+  plant("ir/base/d.cc", "Pairs made() {\n  Pairs p = " + data + ";\n  return p;\n}\n");
+  EXPECT_THAT(longFunctions(root()), ::testing::ElementsAre(HasSubstr("b.cc:1: the function has 61 lines"),
+                                                            HasSubstr("c.cc:1: the function has 64 lines"),
+                                                            HasSubstr("d.cc:1: the function has 64 lines")));
 }
 
 TEST_F(PlantedViolation, OfAFaultWithoutItsTestIsFound) {

@@ -1,6 +1,5 @@
 #include "tests/sharding/device_threads.h"
 
-#include <cstring>
 #include <map>
 
 #include <gtest/gtest.h>

@@ -364,6 +364,76 @@ TEST(NotFiniteGradients, InfinityIsInNoCheckpointUnlessItWasThere) {
   EXPECT_EQ(masked.exit_code, 0) << masked.errors;
 }
 
+// No checkpoint, no later loss, no evaluation, and still a run whose last update has spoiled the weights.
+TEST(NotFiniteGradients, EndARunWithoutCheckpointsWith82) {
+  const TemporaryFolder folder;
+  writeSteepModel(folder.file("steep.onnx"));
+  std::vector<float> x(16, 1);
+  std::vector<std::byte> bytes(64);
+  std::memcpy(bytes.data(), x.data(), 64);
+  writeNpz(folder.file("x.npz"), {{"x", {DataType::kFloat32, {4, 4}, bytes}}});
+  const auto run = [&](const Words& options, const Words& more) {
+    const CommandResult planned =
+        runPipeshard(together({"plan", folder.file("steep.onnx"), "--cluster", "1x1", "--optimizer",
+                               "sgd:lr=0.1", "-o", folder.file("plan")},
+                              options));
+    EXPECT_EQ(planned.exit_code, 0) << planned.errors;
+    return runPipeshard(
+        together({"run", folder.file("plan"), "--steps", "1", "--data", folder.file("x.npz")}, more));
+  };
+  const CommandResult spoiled = run({}, {});
+  EXPECT_EQ(spoiled.exit_code, 82) << spoiled.errors;
+  EXPECT_THAT(spoiled.output, Not(HasSubstr("--checkpoint DIR saves them")));
+  EXPECT_THAT(spoiled.errors,
+              AllOf(HasSubstr("rank 0: after the last step 'parameter/w' has -inf at [0,1] (4 "
+                              "of the 16 values"),
+                    HasSubstr("run --on-nan find")));
+  const CommandResult dumped = run({"--freeze", "^v$"}, {"--dump", folder.file("dump")});
+  EXPECT_EQ(dumped.exit_code, 82) << dumped.errors;
+  const CommandResult masked = run({"--freeze", "^w$"}, {});
+  EXPECT_EQ(masked.exit_code, 0) << masked.errors;
+}
+
+// A row of a table that no example reads.
+TEST(NotFiniteGradients, OfAWeightThatReachesNoLossAreNoFault) {
+  const TemporaryFolder folder;
+  Graph graph;
+  graph.name = "table";
+  graph.opset_imports[""] = 17;
+  GraphBuilder builder(graph);
+  const ValueId ids = builder.addValue("ids", DataType::kInt64, {4});
+  std::vector<float> numbers(16, 1);
+  numbers[13] = std::numeric_limits<float>::quiet_NaN();
+  const ValueId table = builder.addConstant("table", makeConstant<float>({4, 4}, numbers));
+  const ValueId w = builder.addConstant("w", makeConstant<float>({4, 4}, std::vector<float>(16, 1)));
+  const ValueId rows = builder.addValue("rows", DataType::kFloat32, {4, 4});
+  const ValueId y = builder.addValue("y", DataType::kFloat32, {4, 4});
+  const ValueId loss = builder.addValue("loss", DataType::kFloat32, {});
+  builder.addNode("", "Gather", {table, ids}, {rows});
+  builder.addNode("", "MatMul", {rows, w}, {y});
+  builder.addNode("", "ReduceMean", {y}, {loss}, {{"keepdims", int64_t{0}}});
+  graph.inputs = {ids};
+  graph.outputs = {loss};
+  writeModel(graph, folder.file("table.onnx"));
+  const std::vector<int64_t> read = {0, 1, 2, 1};
+  std::vector<std::byte> bytes(32);
+  std::memcpy(bytes.data(), read.data(), 32);
+  writeNpz(folder.file("ids.npz"), {{"ids", {DataType::kInt64, {4}, bytes}}});
+  for (const Words& options : {Words{}, Words{"--freeze", "^table$"}}) {
+    const CommandResult planned =
+        runPipeshard(together({"plan", folder.file("table.onnx"), "--cluster", "1x1", "--optimizer",
+                               "sgd:lr=0.1", "-o", folder.file("plan")},
+                              options));
+    ASSERT_EQ(planned.exit_code, 0) << planned.errors;
+    const Words run = {"run", folder.file("plan"), "--steps", "2", "--data", folder.file("ids.npz")};
+    const CommandResult ran = runPipeshard(run);
+    EXPECT_EQ(ran.exit_code, 0) << ran.errors;
+    const CommandResult saved = runPipeshard(together(run, {"--checkpoint", folder.file("saved")}));
+    EXPECT_EQ(saved.exit_code, 0) << saved.errors;
+    std::filesystem::remove_all(folder.file("saved"));
+  }
+}
+
 // Which node, row or weight was the first, on whichever rank.
 TEST(NotFiniteGradients, TheFirstValueIsFoundWhereItBegins) {
   const TemporaryFolder folder;

@@ -219,6 +219,14 @@ TEST_F(HostileFilesTest, ControlCharactersAreShownNotSent) {
   // 0x9b begins a control sequence where a terminal takes bytes as they come, and is a part of "\u01db".
   const CommandResult bytes = runPipeshard({"explain", file("a\x9b 31m\xff\xc7\x9b\xf0\x9f\x98\x80")});
   EXPECT_THAT(bytes.errors, HasSubstr("a\\x9b 31m\\xff\xc7\x9b\xf0\x9f\x98\x80"));
+  // Too long a form of a control character, half of a character, one beyond the last; the last.
+  const CommandResult no_characters =
+      runPipeshard({"explain", file("b\xe0\x80\x9b\xed\xa0\x80\xf4\x90\x80\x80\xf4\x8f\xbf\xbf")});
+  EXPECT_THAT(no_characters.errors,
+              HasSubstr("b\\xe0\\x80\\x9b\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\xf4\x8f\xbf\xbf"));
+  // What shows the rest of a line from right to left: "plan\u202Exnno.sh" would look like "planhs.onnx".
+  const CommandResult turned = runPipeshard({"explain", file("plan\u202Exnno.sh \u2013 \u00e9")});
+  EXPECT_THAT(turned.errors, HasSubstr("plan\\xe2\\x80\\xaexnno.sh \u2013 \u00e9"));
   writeFile(file("c.json"), R"({"version": 1, "nodes": [{"name": "\u001b[2J", "devices": 1}]})");
   EXPECT_EQ(runPipeshard({"cluster", file("c.json")}).errors.find('\033'), std::string::npos);
 }

@@ -89,8 +89,8 @@ TEST_P(Validate, EqualsOneDevice) {
   }
 }
 
-std::vector<Configuration> configurations() {
-  std::vector<Configuration> all;
+// Schedules and optimizers, workers and microbatches of stages of one device.
+void addPipelines(std::vector<Configuration>& all) {
   for (const char* model : {"mlp", "gpt2"}) {
     const std::string m = model;
     for (const char* schedule : {"sequential", "gpipe", "1f1b"}) {
@@ -114,6 +114,9 @@ std::vector<Configuration> configurations() {
     all.push_back(
         {.name = m + "_gpipe_fewer_microbatches", .model = m, .schedule = "gpipe", .microbatches = 2});
   }
+}
+
+void addMoreModels(std::vector<Configuration>& all) {
   for (const char* model : {"llama", "gpt2_torchscript"}) {
     const std::string m = model;
     for (const char* schedule : {"sequential", "gpipe", "1f1b"})
@@ -129,8 +132,11 @@ std::vector<Configuration> configurations() {
                    .optimizer = "sgd:lr=0.1",
                    .precision = "float64"});
   }
-  // All four models and both exporters on two stages of two data-parallel devices and on stages of one and
-  // three.
+}
+
+// All four models and both exporters on two stages of two data-parallel devices and on stages of one and
+// three.
+void addLayouts(std::vector<Configuration>& all) {
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
     // and equal widths in float32, where a Relu near zero could flip
     const bool unequal_in_float64 = m.starts_with("resnet");
@@ -150,7 +156,10 @@ std::vector<Configuration> configurations() {
     add("one_and_three", "1f1b", 2, {"--stages", "per-device", "--stage-devices", "1,3"});
     add("three_and_one", "gpipe", 2, {"--stages", "per-device", "--stage-devices", "3,1"});
   }
-  // Every method, on one stage of four devices; resnet in float64, where a Relu near zero does not flip.
+}
+
+// Every method, on one stage of four devices; resnet in float64, where a Relu near zero does not flip.
+void addMethods(std::vector<Configuration>& all) {
   for (const std::string m : {"mlp", "gpt2", "llama", "resnet", "gpt2_torchscript", "resnet_torchscript"}) {
     for (const std::string method : {"auto", "data-parallel", "zero2", "zero3", "tensor-parallel",
                                      "megatron:2,2", "megatron-zero2:2,2", "megatron:1,4"}) {
@@ -169,7 +178,10 @@ std::vector<Configuration> configurations() {
                  .model = "gpt2",
                  .microbatches = 2,
                  .more = {"--stages", "uniform:1"}});
-  // Devices that share operators round their partial sums apart.
+}
+
+// Devices that share operators round their partial sums apart.
+void addSharedInBfloat16(std::vector<Configuration>& all) {
   for (const std::string model_and_method : {"mlp_zero3", "gpt2_megatron:2,2", "llama_tensor-parallel"}) {
     const size_t end = model_and_method.find('_');
     const std::string m = model_and_method.substr(0, end);
@@ -179,6 +191,15 @@ std::vector<Configuration> configurations() {
                    .precision = "bfloat16",
                    .more = {"--stages", "uniform:1", "--method", model_and_method.substr(end + 1)}});
   }
+}
+
+std::vector<Configuration> configurations() {
+  std::vector<Configuration> all;
+  addPipelines(all);
+  addMoreModels(all);
+  addLayouts(all);
+  addMethods(all);
+  addSharedInBfloat16(all);
   all.push_back({.name = "resnet_two_by_two_bfloat16",
                  .model = "resnet",
                  .microbatches = 4,
@@ -372,6 +393,8 @@ TEST(ValidateCommand, TellsRoundingFromAWrongCut) {
   EXPECT_EQ(json.contains("float64"), result.output.find("DIFFERS") != std::string::npos);
   if (json.contains("float64")) {
     EXPECT_THAT(result.output, HasSubstr("equals one device, but for float32's rounding"));
+    const std::string last = result.output.substr(result.output.rfind('\n', result.output.size() - 2) + 1);
+    EXPECT_THAT(last, ::testing::StartsWith("PASS: ")) << result.output;
     EXPECT_LT(json.at("float64").at("error"), 1e-11);
     EXPECT_THAT(readFile(folder.file("resnet.plan") + "/report.html"),
                 HasSubstr("The same plan in float64: 183 tensors compared, equal to one device"));

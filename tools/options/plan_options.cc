@@ -134,6 +134,155 @@ StagesRequest defaultStages(const PlanOptions& options) {
   return options.method.empty() || cuts ? StagesRequest() : uniformStages(1);
 }
 
+// The devices, and what they take.
+void addClusterOptions(CLI::App& command, PlanOptions& options) {
+  command.add_option("--cluster", options.cluster, clusterHelp())
+      ->type_name("NxD|PRESET[:N]|this|FILE")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--profile", options.profile,
+          "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
+          "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
+      ->type_name("FILE|off");
+}
+
+void addStageOptions(CLI::App& command, PlanOptions& options) {
+  PlanRequest& request = options.request;
+  command
+      .add_option(
+          "--stages", options.stages,
+          "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
+          "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
+          "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
+          "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE "
+          "(below)\n"
+          "(default: per-device; with a --method that says no stages, and nothing else that does, uniform:1)")
+      ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE");
+  command
+      .add_option("--submeshes", options.submeshes,
+                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at "
+                  "most 4 nodes)\n"
+                  "(default: all, but on clusters of more than 16 devices power-of-two)")
+      ->type_name("WHICH");
+  command
+      .add_option("--logical-meshes", options.logical_meshes,
+                  "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, "
+                  "same-as-physical,\n"
+                  "data-parallel-only, model-parallel-only (default: those of the method)")
+      ->type_name("WHICH");
+  command
+      .add_option("--stage-devices", request.partition.stage_devices,
+                  "How many devices each stage has, e.g. 1,3: the batch is cut over the three of the second")
+      ->type_name("N,N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      .add_option("--balance", options.balance,
+                  "What stages have in equal shares: flops (the default), time (predicted), size (memory), "
+                  "parameters,\n"
+                  "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each "
+                  "has: 3,5,5,1")
+      ->type_name("WHAT");
+  command
+      .add_option("--boundary", request.partition.boundaries,
+                  "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
+      ->type_name("VALUE")
+      ->allow_extra_args(false);
+}
+
+// How the devices of a stage share its operators.
+void addShardingOptions(CLI::App& command, PlanOptions& options) {
+  ShardingRequest& sharding = options.request.partition.sharding;
+  command
+      .add_option("--method", options.method,
+                  "How the operators of stages with several devices are sharded: auto (the cheapest way), "
+                  "data-parallel,\n"
+                  "zero2, zero3, tensor-parallel, megatron:DP,TP, megatron-zero2:DP,TP, manual (--shard, or "
+                  "what the\n"
+                  "file says) or exhaustive (default: the devices share the rows of every microbatch; "
+                  "docs/sharding.md)")
+      ->type_name("METHOD");
+  command
+      .add_option("--mesh", options.mesh,
+                  "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
+      ->type_name("AxB");
+  command
+      .add_option("--shard", options.shard,
+                  "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and "
+                  "?; repeat for several")
+      ->type_name("NAME=S0,R")
+      ->allow_extra_args(false);
+  command
+      .add_option_function<std::string>(
+          "--memory",
+          [&sharding](const std::string& text) {
+            parseAtOnce([&] { sharding.memory_bytes = parseBytes("--memory", text); });
+          },
+          "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
+      ->type_name("BYTES");
+}
+
+// Who computes what when, and again.
+void addScheduleOptions(CLI::App& command, PlanOptions& options) {
+  PlanRequest& request = options.request;
+  command
+      .add_option("--layers", request.partition.layers,
+                  "How many layers to group operators into (0: automatic)")
+      ->capture_default_str();
+  command
+      .add_option_function<std::string>(
+          "--schedule", [&options](const std::string& text) { options.schedule = text; }, scheduleHelp())
+      ->type_name("NAME[:OPTIONS]")
+      ->default_str(scheduleSpecToString(usualSchedule()));
+  command
+      .add_option("--window", request.partition.window,
+                  "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once "
+                  "per step\n(default: 8)")
+      ->type_name("N")
+      ->check(positiveWhole());
+  command
+      .add_option("--recompute", options.recomputation,
+                  "never; always: a backward pass runs its stage's forward pass again, instead of keeping "
+                  "what it made;\n"
+                  "layers: so layer by layer, each before its backward pass, from what layers hand on; "
+                  "selective: so,\n"
+                  "but products, attention and convolutions are kept; except-last: as always, for all "
+                  "microbatches but the\n"
+                  "last; or by stage: 0:always,2:layers")
+      ->type_name("WHEN")
+      ->each([&request](const std::string&) { request.recomputation_given = true; })
+      ->capture_default_str();
+}
+
+void addBatchOptions(CLI::App& command, PlanOptions& options) {
+  PlanRequest& request = options.request;
+  command
+      .add_option("--last-batch", request.last_batch,
+                  "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: "
+                  "what --data leaves over)")
+      ->type_name("ROWS")
+      ->check(positiveWhole());
+  command
+      .add_option("--accumulate", request.accumulate,
+                  "So many batches make one update: a batch as many times as large, in as many times the "
+                  "microbatches")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      .add_option("--microbatches", request.microbatches,
+                  "How many parts the batch is cut into: equal ones, or such as differ by one "
+                  "example\n(default: at most two per pipeline rank; one where examples of the batch meet). "
+                  "A file whose batch has a fixed size: how "
+                  "many\nsuch batches a step takes (default: one)")
+      ->check(positiveWhole());
+  declareGiven(command, options, OptionPlace::kExecution);
+  command
+      .add_option("--batch-dim", request.batch_dimension,
+                  "The symbolic dimension that is the batch (default: found by name and place)")
+      ->type_name("NAME");
+}
+
 }  // namespace
 
 void addModelOptions(CLI::App& command, PlanOptions& options) {
@@ -182,135 +331,11 @@ void addPrecisionOption(CLI::App& command, PlanOptions& options) {
 
 void addPlanOptions(CLI::App& command, PlanOptions& options) {
   addModelOptions(command, options);
-  PlanRequest& request = options.request;
-  command.add_option("--cluster", options.cluster, clusterHelp())
-      ->type_name("NxD|PRESET[:N]|this|FILE")
-      ->capture_default_str();
-  command
-      .add_option(
-          "--profile", options.profile,
-          "What operators and links take, as `pipeshard profile` has measured them: a FILE, or off\n"
-          "(default: this machine's, if there is one; for clusters that say nothing of their devices)")
-      ->type_name("FILE|off");
-  command
-      .add_option(
-          "--stages", options.stages,
-          "auto (stages, their devices and meshes, schedule, microbatches and recomputation are\n"
-          "searched: docs/planning.md), per-device (one stage per device), uniform:K (K stages of equal\n"
-          "work, each on an equal share of the devices), megatron:DP,TP,PP[,V] (PP equal stages on DP x TP\n"
-          "devices each, sharded as Megatron does; V of them on each with interleaving) or a stage FILE "
-          "(below)\n"
-          "(default: per-device; with a --method that says no stages, and nothing else that does, uniform:1)")
-      ->type_name("auto|per-device|uniform:K|megatron:DP,TP,PP|FILE");
-  command
-      .add_option("--submeshes", options.submeshes,
-                  "Which submeshes --stages auto may give a stage: all, power-of-two, small-power-of-two (at "
-                  "most 4 nodes)\n"
-                  "(default: all, but on clusters of more than 16 devices power-of-two)")
-      ->type_name("WHICH");
-  command
-      .add_option("--logical-meshes", options.logical_meshes,
-                  "Which logical meshes --stages auto may try on them: all, single-node-model-parallel, "
-                  "same-as-physical,\n"
-                  "data-parallel-only, model-parallel-only (default: those of the method)")
-      ->type_name("WHICH");
-  command
-      .add_option("--stage-devices", request.partition.stage_devices,
-                  "How many devices each stage has, e.g. 1,3: the batch is cut over the three of the second")
-      ->type_name("N,N,...")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command
-      .add_option("--balance", options.balance,
-                  "What stages have in equal shares: flops (the default), time (predicted), size (memory), "
-                  "parameters,\n"
-                  "type:REGEX (modules or operators that match, e.g. type:block), or how many layers each "
-                  "has: 3,5,5,1")
-      ->type_name("WHAT");
-  command
-      .add_option("--boundary", request.partition.boundaries,
-                  "End a stage at the node that makes this value; once per cut, in order. Overrides --stages")
-      ->type_name("VALUE")
-      ->allow_extra_args(false);
-  ShardingRequest& sharding = request.partition.sharding;
-  command
-      .add_option("--method", options.method,
-                  "How the operators of stages with several devices are sharded: auto (the cheapest way), "
-                  "data-parallel,\n"
-                  "zero2, zero3, tensor-parallel, megatron:DP,TP, megatron-zero2:DP,TP, manual (--shard, or "
-                  "what the\n"
-                  "file says) or exhaustive (default: the devices share the rows of every microbatch; "
-                  "docs/sharding.md)")
-      ->type_name("METHOD");
-  command
-      .add_option("--mesh", options.mesh,
-                  "The logical mesh of sharded stages, e.g. 4 or 2x2 (default: the cheapest)")
-      ->type_name("AxB");
-  command
-      .add_option("--shard", options.shard,
-                  "Keep a value in this sharding: for each axis S with mesh axes, or R; NAME may hold * and "
-                  "?; repeat for several")
-      ->type_name("NAME=S0,R")
-      ->allow_extra_args(false);
-  command
-      .add_option_function<std::string>(
-          "--memory",
-          [&sharding](const std::string& text) {
-            parseAtOnce([&] { sharding.memory_bytes = parseBytes("--memory", text); });
-          },
-          "Memory of each device, e.g. 16GB (default: as the cluster says; of NxD no limit)")
-      ->type_name("BYTES");
-  command
-      .add_option("--layers", request.partition.layers,
-                  "How many layers to group operators into (0: automatic)")
-      ->capture_default_str();
-  command
-      .add_option_function<std::string>(
-          "--schedule", [&options](const std::string& text) { options.schedule = text; }, scheduleHelp())
-      ->type_name("NAME[:OPTIONS]")
-      ->default_str(scheduleSpecToString(usualSchedule()));
-  command
-      .add_option("--window", request.partition.window,
-                  "Updates in a step of an asynchronous schedule (pipedream...): the pipeline drains once "
-                  "per step\n(default: 8)")
-      ->type_name("N")
-      ->check(positiveWhole());
-  command
-      .add_option("--recompute", options.recomputation,
-                  "never; always: a backward pass runs its stage's forward pass again, instead of keeping "
-                  "what it made;\n"
-                  "layers: so layer by layer, each before its backward pass, from what layers hand on; "
-                  "selective: so,\n"
-                  "but products, attention and convolutions are kept; except-last: as always, for all "
-                  "microbatches but the\n"
-                  "last; or by stage: 0:always,2:layers")
-      ->type_name("WHEN")
-      ->each([&request](const std::string&) { request.recomputation_given = true; })
-      ->capture_default_str();
-  command
-      .add_option("--last-batch", request.last_batch,
-                  "Examples in a shorter batch that ends an epoch; it gets programs of its own\n(default: "
-                  "what --data leaves over)")
-      ->type_name("ROWS")
-      ->check(positiveWhole());
-  command
-      .add_option("--accumulate", request.accumulate,
-                  "So many batches make one update: a batch as many times as large, in as many times the "
-                  "microbatches")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command
-      .add_option("--microbatches", request.microbatches,
-                  "How many parts the batch is cut into: equal ones, or such as differ by one "
-                  "example\n(default: at most two per pipeline rank; one where examples of the batch meet). "
-                  "A file whose batch has a fixed size: how "
-                  "many\nsuch batches a step takes (default: one)")
-      ->check(positiveWhole());
-  declareGiven(command, options, OptionPlace::kExecution);
-  command
-      .add_option("--batch-dim", request.batch_dimension,
-                  "The symbolic dimension that is the batch (default: found by name and place)")
-      ->type_name("NAME");
+  addClusterOptions(command, options);
+  addStageOptions(command, options);
+  addShardingOptions(command, options);
+  addScheduleOptions(command, options);
+  addBatchOptions(command, options);
   declareGiven(command, options, OptionPlace::kTraining);
 }
 

@@ -1,7 +1,6 @@
 #include "transport/collectives/mesh_collectives.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "transport/collectives/reduce.h"
@@ -98,15 +97,9 @@ void allReduce(MessageMesh& mesh, const Group& group, DataType type, Reduction r
                void* output, size_t count) {
   checkReducible(type);
   Round round(mesh, group, Operation::kAllReduce, type);
-  const auto* from = static_cast<const std::byte*>(input);
-  auto* to = static_cast<std::byte*>(output);
-  if (group.size() == 1) return copyUnlessSame(output, input, round.bytes(count));
-  if (round.bytes(count) <= kSmallBytes) {
-    allReduceSmall(round, reduction, from, to, count);
-  } else {
-    reduceSegments(round, reduction, kPartBytes, from, to, count);
-  }
-  round.settle();
+  reduceEverywhere(
+      round, reduction, kSmallBytes, kPartBytes, input, output, count,
+      [&](const std::byte* from, std::byte* to) { allReduceSmall(round, reduction, from, to, count); });
 }
 
 void allGather(MessageMesh& mesh, const Group& group, DataType type, const void* input, void* output,
@@ -144,23 +137,12 @@ void allToAll(MessageMesh& mesh, const Group& group, DataType type, const void* 
 
 void broadcast(MessageMesh& mesh, const Group& group, DataType type, int root, void* data, size_t count) {
   Round round(mesh, group, Operation::kBroadcast, type);
-  const std::span<std::byte> bytes{static_cast<std::byte*>(data), round.bytes(count)};
-  if (round.self() == static_cast<size_t>(root)) {
-    postToOthers(round, bytes);
-    round.settle();
-  } else {
-    round.receive(root, bytes);
-  }
+  spreadBlock(round, static_cast<size_t>(root), data, count);
 }
 
-// Dissemination: after round k everybody knows of the 2^(k+1) members before it.
 void barrier(MessageMesh& mesh, const Group& group) {
   Round round(mesh, group, Operation::kBarrier, DataType::kUint8);
-  for (size_t distance = 1; distance < round.size(); distance *= 2) {
-    round.post((round.self() + distance) % round.size(), {});
-    round.receive((round.self() + round.size() - distance) % round.size(), {});
-  }
-  round.settle();
+  meet(round);
 }
 
 }  // namespace pipeshard::mesh

@@ -1,4 +1,8 @@
-// A communicator over a MessageMesh: the interface's handles and calls. A transport gives its own mesh.
+// A communicator over a MessageMesh: the interface's handles and calls (communicator.h says what they mean).
+// A transport gives its own mesh.
+//
+// All handles and calls are of the thread that uses the communicator; handles end before it does. A failed
+// call or wait throws what the mesh throws (message_mesh.h), which is broken then.
 #pragma once
 
 #include <functional>
@@ -11,6 +15,7 @@
 
 namespace pipeshard::mesh {
 
+// A posted message. done() and wait(): the receiver has all of it.
 class MeshSend : public SendHandle {
  public:
   MeshSend(MessageMesh& mesh, Ticket ticket, size_t bytes) : mesh_(mesh), ticket_(ticket), bytes_(bytes) {}
@@ -27,6 +32,9 @@ class MeshSend : public SendHandle {
   size_t bytes_;
 };
 
+// A message that is expected from the moment that this is made: it flows into `data` as soon as the peer
+// announces it. wait() takes and checks it; its deadline begins there. Destroyed without wait(): the receive
+// is given up, `data` is not touched any more, and the mesh is broken.
 class MeshReceive : public ReceiveHandle {
  public:
   MeshReceive(MessageMesh& mesh, RankId peer, std::span<std::byte> data)

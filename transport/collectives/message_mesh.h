@@ -29,8 +29,8 @@
 
 namespace pipeshard::mesh {
 
-enum class Channel : uint32_t { kPointToPoint = 0, kCollective = 1 };
-constexpr size_t kChannels = 2;
+using pipeshard::Channel;
+using pipeshard::kChannels;
 
 constexpr size_t kEagerBytes = 16 << 10;
 // Of messages on their way to one peer that have not been received; what is more waits at the sender.

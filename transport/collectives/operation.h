@@ -26,6 +26,11 @@ enum class Operation : uint32_t {
 
 std::string_view operationName(Operation operation);
 
+// Point-to-point messages and collectives do not wait for each other: messages match in the order posted,
+// each kind for itself.
+enum class Channel : uint32_t { kPointToPoint = 0, kCollective = 1 };
+inline constexpr size_t kChannels = 2;
+
 // What a wait is for: makes the message when it fails. `members` are the ranks whose death ends it (at least
 // `peer`).
 struct Waiting {

@@ -4,17 +4,10 @@
 #include <thread>
 
 #include "ir/base/error.h"
+#include "ir/base/hash.h"
 
 namespace pipeshard {
 namespace {
-
-// SplitMix64 (Steele, Lea, Flood 2014): neighbouring numbers give unrelated ones.
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 class DelayedSend : public SendHandle {
  public:
@@ -112,10 +105,10 @@ class DelayedCommunicator : public Communicator {
 }  // namespace
 
 RandomDelays::RandomDelays(uint64_t seed, RankId rank, std::chrono::microseconds longest)
-    : seed_(mixed(mixed(seed) + rank.index())), longest_(longest) {}
+    : seed_(mixBits(mixBits(seed) + rank.index())), longest_(longest) {}
 
 void RandomDelays::pause() {
-  const uint64_t random = mixed(seed_ + calls_.fetch_add(1, std::memory_order_relaxed));
+  const uint64_t random = mixBits(seed_ + calls_.fetch_add(1, std::memory_order_relaxed));
   const int64_t share = random >> 40;  // of 2^24
   const uint64_t choice = random % 32;
   if (choice < 20) return;

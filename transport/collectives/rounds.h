@@ -5,6 +5,8 @@
 //   void post(size_t member, std::span<const std::byte> data);
 //   // takes what all others posted to me; destination(member) is the span to fill
 //   void takeFromOthers(Destination&& destination);
+//   // takes what that member posted to me
+//   void receive(size_t member, std::span<std::byte> to);
 //   // output := what all posted to me and `own`, reduced in group order
 //   void reduce(Reduction, const std::byte* own, std::byte* output, size_t count);
 //   // waits until every posted byte may be overwritten
@@ -92,6 +94,22 @@ void reduceSegments(Round& round, Reduction reduction, size_t part_bytes, const 
   gather(segments - 1);
 }
 
+// All-reduce of `count` elements: of more than `small_bytes` in segments, else by small(), which reduces them
+// as suits the transport.
+template <typename Round, typename Small>
+void reduceEverywhere(Round& round, Reduction reduction, size_t small_bytes, size_t part_bytes,
+                      const void* input, void* output, size_t count, Small&& small) {
+  const auto* from = static_cast<const std::byte*>(input);
+  auto* to = static_cast<std::byte*>(output);
+  if (round.size() == 1) return copyUnlessSame(to, from, round.bytes(count));
+  if (round.bytes(count) <= small_bytes) {
+    small(from, to);
+  } else {
+    reduceSegments(round, reduction, part_bytes, from, to, count);
+  }
+  round.settle();
+}
+
 // All-gather of blocks of `count` elements.
 template <typename Round>
 void gatherBlocks(Round& round, const void* input, void* output, size_t count) {
@@ -112,6 +130,28 @@ void exchangeBlocks(Round& round, const void* input, void* output, size_t count)
   round.forOthers([&](size_t member) { round.post(member, {from + member * block, block}); });
   copyUnlessSame(to + round.self() * block, from + round.self() * block, block);
   round.takeFromOthers([&](size_t member) { return std::span{to + member * block, block}; });
+  round.settle();
+}
+
+// Broadcast of `count` elements by the member `root`.
+template <typename Round>
+void spreadBlock(Round& round, size_t root, void* data, size_t count) {
+  const std::span<std::byte> bytes{static_cast<std::byte*>(data), round.bytes(count)};
+  if (round.self() == root) {
+    postToOthers(round, bytes);
+    round.settle();
+  } else {
+    round.receive(root, bytes);
+  }
+}
+
+// Barrier, by dissemination: after turn k everybody knows of the 2^(k+1) members before it.
+template <typename Round>
+void meet(Round& round) {
+  for (size_t distance = 1; distance < round.size(); distance *= 2) {
+    round.post((round.self() + distance) % round.size(), {});
+    round.receive((round.self() + round.size() - distance) % round.size(), {});
+  }
   round.settle();
 }
 

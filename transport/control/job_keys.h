@@ -25,6 +25,8 @@ namespace pipeshard {
 // What a client needs to be let in: 40 characters of Z85 text each.
 struct ClientKeys {
   std::string server_public, client_public, client_secret;
+
+  friend bool operator==(const ClientKeys&, const ClientKeys&) = default;
 };
 
 struct JobKeys {

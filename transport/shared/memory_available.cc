@@ -1,7 +1,6 @@
 #include "transport/shared/memory_available.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <limits>

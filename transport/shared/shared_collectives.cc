@@ -1,7 +1,6 @@
 #include "transport/shared/shared_collectives.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "transport/collectives/reduce.h"
 #include "transport/collectives/rounds.h"
@@ -34,12 +33,10 @@ class Round : public RoundMembers {
     if (++taken_ + 1 == size()) endpoint_.waitedTime().everybodyCame();
     return message;
   }
+  void receive(size_t member, std::span<std::byte> to) { take(member, to.size()).copyTo(to.data()); }
   template <typename Destination>
   void takeFromOthers(Destination&& destination) {
-    forOthers([&](size_t member) {
-      const std::span<std::byte> to = destination(member);
-      take(member, to.size()).copyTo(to.data());
-    });
+    forOthers([&](size_t member) { receive(member, destination(member)); });
   }
   // output := inputs of all members in group order; mine is at `own`.
   void reduce(Reduction reduction, const std::byte* own, std::byte* output, size_t count);
@@ -100,15 +97,9 @@ void allReduce(Endpoint& endpoint, const Group& group, DataType type, Reduction 
                void* output, size_t count) {
   checkReducible(type);
   Round round(endpoint, group, Operation::kAllReduce, type);
-  const auto* from = static_cast<const std::byte*>(input);
-  auto* to = static_cast<std::byte*>(output);
-  if (group.size() == 1) return copyUnlessSame(output, input, round.bytes(count));
-  if (round.bytes(count) <= kSmallBytes) {
-    allReduceSmall(round, reduction, from, to, count);
-  } else {
-    reduceSegments(round, reduction, kPartBytes, from, to, count);
-  }
-  round.settle();
+  reduceEverywhere(
+      round, reduction, kSmallBytes, kPartBytes, input, output, count,
+      [&](const std::byte* from, std::byte* to) { allReduceSmall(round, reduction, from, to, count); });
 }
 
 void allGather(Endpoint& endpoint, const Group& group, DataType type, const void* input, void* output,
@@ -136,23 +127,12 @@ void allToAll(Endpoint& endpoint, const Group& group, DataType type, const void*
 
 void broadcast(Endpoint& endpoint, const Group& group, DataType type, int root, void* data, size_t count) {
   Round round(endpoint, group, Operation::kBroadcast, type);
-  auto* bytes = static_cast<std::byte*>(data);
-  if (round.self() == static_cast<size_t>(root)) {
-    postToOthers(round, {bytes, round.bytes(count)});
-    round.settle();
-  } else {
-    round.take(root, round.bytes(count)).copyTo(bytes);
-  }
+  spreadBlock(round, static_cast<size_t>(root), data, count);
 }
 
-// Dissemination: after round k everybody knows of the 2^(k+1) members before it.
 void barrier(Endpoint& endpoint, const Group& group) {
   Round round(endpoint, group, Operation::kBarrier, DataType::kUint8);
-  for (size_t distance = 1; distance < round.size(); distance *= 2) {
-    round.post((round.self() + distance) % round.size(), {});
-    round.take((round.self() + round.size() - distance) % round.size(), 0).copyTo(nullptr);
-  }
-  round.settle();
+  meet(round);
 }
 
 }  // namespace pipeshard::shm

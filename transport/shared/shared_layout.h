@@ -54,12 +54,10 @@ inline constexpr size_t kDescriptors = 128;
 enum class Lane : uint32_t { kFirst = 0, kSecond = 1 };
 inline constexpr size_t kLanes = 2;
 
-// Point-to-point messages and collectives do not wait for each other.
-enum class Channel : uint32_t { kPointToPoint = 0, kCollective = 1 };
-inline constexpr size_t kChannels = 2;
-
 enum class Route : uint32_t { kStaged = 0, kArena = 1 };
 
+using pipeshard::Channel;
+using pipeshard::kChannels;
 using pipeshard::Operation;  // stored as uint32_t
 
 enum class Life : uint32_t { kAbsent = 0, kOpen = 1, kClosed = 2 };

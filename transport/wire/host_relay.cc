@@ -43,6 +43,24 @@ std::string numericAddress(const std::string& name) {
   return found->ai_family == AF_INET6 ? fmt::format("[{}]", text.data()) : text.data();
 }
 
+// Returns where it listens.
+std::string bindWithin(zmq::socket_t& socket, const std::string& address, const PortRange& ports) {
+  for (int port = ports.first; port <= ports.last; ++port) {
+    const std::string endpoint = fmt::format("tcp://{}:{}", address, port == 0 ? "*" : std::to_string(port));
+    try {
+      socket.bind(endpoint);
+      return socket.get(zmq::sockopt::last_endpoint);
+    } catch (const zmq::error_t& error) {
+      if (port != 0 && error.num() == EADDRINUSE) continue;
+      fail(ErrorCode::kConfiguration,
+           "cannot listen for tensors at '{}': {}; it must be an address of this machine{}", endpoint,
+           error.what(), port == 0 ? "" : ", and a port that this user may take");
+    }
+  }
+  fail(ErrorCode::kAddressInUse, "cannot listen for tensors at {}: all ports from {} to {} are taken",
+       address, ports.first, ports.last);
+}
+
 SocketTraits traits(const std::shared_ptr<zmq::context_t>& context) {
   // How much is under way is counted in bytes (kLineWindow), not in messages; a host that is dead is known
   // sooner by control.
@@ -64,19 +82,12 @@ Relay::Relay(const RelayOptions& options) : options_(options) {
   const JobKeys keys = makeJobKeys();
   secret_key_ = keys.server_secret;
   address_.public_key = keys.server_public;
-  const std::string endpoint = fmt::format("tcp://{}:*", numericAddress(options_.address));
+  const std::string address = numericAddress(options_.address);
   const auto context = std::make_shared<zmq::context_t>(std::clamp(hosts - 1, 1, kMostIoThreads));
-  listening_.emplace(zmq::socket_type::router, "", endpoint, traits(context));
+  listening_.emplace(zmq::socket_type::router, "", fmt::format("tcp://{}:*", address), traits(context));
   listening_->useKeys(keys);
   gate_.emplace(*listening_, ControlGate::Keys::kNeeded);
-  try {
-    listening_->socket().bind(endpoint);
-    address_.endpoint = listening_->socket().get(zmq::sockopt::last_endpoint);
-  } catch (const zmq::error_t& error) {
-    fail(ErrorCode::kConfiguration,
-         "cannot listen for tensors at '{}': {}; it must be an address of this machine", endpoint,
-         error.what());
-  }
+  address_.endpoint = bindWithin(listening_->socket(), address, options_.ports);
   requireRefusal(address_.endpoint, address_.public_key);
   gate_->watch([this] {
     some_ended_.store(true);

@@ -31,16 +31,24 @@ struct RelayAddress {
   std::string public_key;  // 40 characters of Z85
 };
 
+// Ports from `first` to `last`; {}: any free one.
+struct PortRange {
+  int first = 0;
+  int last = 0;
+};
+
 struct RelayOptions {
   int host = 0;                        // the number of this host
   IdVector<RankId, int> host_of_rank;  // of all ranks
   // name or address of this machine's interface, as other hosts reach it; nothing listens on any other
   std::string address;
+  PortRange ports = {};  // of these the first that is free
 };
 
 class HostRelay {
  public:
-  // Listens, at a free port. Error(kConfiguration) for an address that this machine does not have,
+  // Listens, at a free port. Error(kConfiguration) for an address that this machine does not have, or a port
+  // that this user may not take, Error(kAddressInUse) when all ports of the range are taken,
   // Error(kAuthentication) when a stranger's key is not refused (tried before this returns).
   static std::unique_ptr<HostRelay> open(const RelayOptions& options);
   virtual ~HostRelay() = default;

@@ -6,12 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "ir/operators/collectives.h"
 #include "runtime/kernels/base/data_fault.h"
 #include "transport/collectives/communicator.h"
 
@@ -38,7 +38,7 @@ struct KernelSpec {
 // transport/collectives/communicator.h: `count` elements per member; results in rank order, the same bits in
 // every run. input == output is allowed for kAllReduce.
 struct CollectiveCall {
-  enum class Kind : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll };
+  using Kind = CollectiveKind;
   Kind kind = Kind::kAllReduce;
   GroupId group;
   size_t members = 0;  // that the caller counts on; 0: any number

@@ -2,7 +2,6 @@
 // parts of an axis may be uneven and lie apart, so that the kernels pack them into blocks as long as the
 // longest, and unpack what they get.
 #include <algorithm>
-#include <type_traits>
 
 #include "ir/base/ids_format.h"
 #include "runtime/kernels/base/copy_elements.h"
@@ -254,11 +253,13 @@ std::unique_ptr<Kernel> allToAll(const KernelSpec& spec) {
 }  // namespace
 
 void addCollectiveKernels(KernelRegistry& registry) {
-  const std::string ours(kPipeshardDomain);
-  registry.add(ours, "AllReduce", allReduce);
-  registry.add(ours, "AllGather", allGather);
-  registry.add(ours, "ReduceScatter", reduceScatter);
-  registry.add(ours, "AllToAll", allToAll);
+  const auto add = [&](Kind kind, const KernelFactory& factory) {
+    registry.add(std::string(kPipeshardDomain), std::string(collectiveName(kind)), factory);
+  };
+  add(Kind::kAllReduce, allReduce);
+  add(Kind::kAllGather, allGather);
+  add(Kind::kReduceScatter, reduceScatter);
+  add(Kind::kAllToAll, allToAll);
 }
 
 }  // namespace pipeshard::kernels

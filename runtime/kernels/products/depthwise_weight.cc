@@ -8,7 +8,6 @@
 #include "runtime/kernels/products/depthwise_weight.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/slots.h"

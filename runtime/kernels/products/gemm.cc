@@ -11,7 +11,6 @@
 #include <Eigen/Core>
 
 #include "ir/base/convert.h"
-#include "ir/base/error.h"
 #include "runtime/kernels/base/one_thread.h"
 #include "runtime/kernels/base/parallel.h"
 #include "runtime/kernels/base/simd.h"

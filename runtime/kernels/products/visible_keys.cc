@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <utility>
 
 #include "runtime/kernels/base/lanes.h"
 #include "runtime/kernels/base/parallel.h"

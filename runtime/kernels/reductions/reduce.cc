@@ -1,19 +1,18 @@
 #include "runtime/kernels/reductions/reduce.h"
 
-#include <algorithm>
-
+#include "ir/operators/reduced_axes.h"
 #include "runtime/kernels/base/families.h"
 #include "runtime/kernels/base/support.h"
 
 namespace pipeshard::kernels {
 namespace {
 
-std::vector<bool> reducedAxes(const KernelSpec& spec) {
+// By axis.
+std::vector<bool> isReduced(const KernelSpec& spec) {
   const size_t rank = spec.inputs[0].shape.size();
-  const std::vector<int64_t> axes = integersFromAttributeOrInput(spec, "axes", 1);
-  const bool all = axes.empty() && spec.node->intAttribute("noop_with_empty_axes", 0) == 0;
-  std::vector<bool> reduced(rank, all);
-  for (int64_t axis : axes) reduced[checkedAxis(spec, axis, rank)] = true;
+  std::vector<bool> reduced(rank, false);
+  for (int64_t axis : reducedAxes(*spec.node, integersFromAttributeOrInput(spec, "axes", 1), rank))
+    reduced[checkedAxis(spec, axis, rank)] = true;
   return reduced;
 }
 
@@ -33,7 +32,7 @@ template <typename... Ts>
 std::unique_ptr<Kernel> reduce(const KernelSpec& spec, Reduction reduction) {
   checkArity(spec, 1, 2);
   checkOutputType(spec, 0, spec.inputs[0].data_type);
-  const std::vector<bool> reduced = reducedAxes(spec);
+  const std::vector<bool> reduced = isReduced(spec);
   checkOutputShape(spec, 0, reducedShape(spec, reduced));
   const ReducePlan plan = planReduce(spec.inputs[0].shape, reduced);
   return withType<Ts...>(spec, spec.inputs[0].data_type, "input 0", [&](auto zero) {

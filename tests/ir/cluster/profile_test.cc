@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "ir/base/error.h"
 
 namespace pipeshard {

@@ -7,8 +7,10 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ir/operators/operator_table.h"
+#include "ir/operators/reduced_axes.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 #include "runtime/kernels/base/cpu_kernels.h"
 #include "sharding/pricing/kernel_memory.h"
@@ -44,7 +46,7 @@ TEST(OperatorFacts, ClaimNothingOfUnknownOperators) {
     const OperatorFacts& facts = operatorFacts(domain, "Reshape");
     EXPECT_EQ(facts.view, View::kNone);
     EXPECT_TRUE(facts.linear.empty());
-    EXPECT_FALSE(facts.runs_on.contains(Backend::kCpu));
+    EXPECT_FALSE(facts.has_kernel);
   }
 }
 
@@ -79,7 +81,7 @@ TEST(OperatorFacts, NoGradientReachesAnInputOfWhichNoElementIsRead) {
 TEST(OperatorFacts, SayWhatTheCpuHas) {
   Operators column, registry;
   for (const OperatorFacts& facts : operatorTable()) {
-    if (facts.runs_on.contains(Backend::kCpu)) column.emplace(facts.domain, facts.op_type);
+    if (facts.has_kernel) column.emplace(facts.domain, facts.op_type);
   }
   for (const std::string& name : cpuKernels().operators()) registry.insert(parsed(name));
   EXPECT_EQ(column, registry);
@@ -104,7 +106,7 @@ TEST(OperatorFacts, OfMemoryAreTrueOfKernels) {
   for (const testing::RuleCase& rule_case : testing::ruleCases()) {
     const Graph graph = testing::caseGraph(rule_case);
     const Node& node = graph.nodes.at(0);
-    if (!runsOn(Backend::kCpu, node)) continue;
+    if (!hasKernel(node)) continue;
     const std::unique_ptr<Kernel> kernel = kernelOf(graph);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!node.inputs[i].valid() || !overwritesInput(node, i)) continue;
@@ -121,6 +123,39 @@ TEST(OperatorFacts, OfMemoryAreTrueOfKernels) {
   }
   EXPECT_GT(in_place, 0);
   EXPECT_GT(adding, 0);
+}
+
+// These and no others: their second input is numbers of classes.
+TEST(OperatorFacts, SayWhichLossesTakeLabels) {
+  Operators column;
+  for (const OperatorFacts& facts : operatorTable()) {
+    if (facts.takes_labels) column.emplace(facts.domain, facts.op_type);
+  }
+  EXPECT_EQ(column, (Operators{{"", "NegativeLogLikelihoodLoss"},
+                               {"", "SoftmaxCrossEntropyLoss"},
+                               {"pipeshard", "CrossEntropyLoss"}}));
+}
+
+TEST(OperatorFacts, SayWhichNormalizationIsByItsBatch) {
+  Node node;
+  node.op_type = "BatchNormalization";
+  EXPECT_FALSE(normalizesByBatch(node));
+  node.attributes["training_mode"] = int64_t{1};
+  EXPECT_TRUE(normalizesByBatch(node));
+  node.op_type = "LayerNormalization";
+  EXPECT_FALSE(normalizesByBatch(node));
+}
+
+TEST(ReducedAxes, AreThoseGivenElseAllUnlessNoneMeansNone) {
+  using Axes = std::vector<int64_t>;
+  Node node;
+  node.op_type = "ReduceSum";
+  EXPECT_EQ(reducedAxes(node, Axes{2, -3}, 3), (Axes{2, -3}));  // as they are written
+  EXPECT_EQ(reducedAxes(node, Axes{}, 3), (Axes{0, 1, 2}));
+  EXPECT_EQ(reducedAxes(node, Axes{}, 0), Axes{});
+  node.attributes["noop_with_empty_axes"] = int64_t{1};
+  EXPECT_EQ(reducedAxes(node, Axes{}, 3), Axes{});
+  EXPECT_EQ(reducedAxes(node, Axes{1}, 3), Axes{1});
 }
 
 TEST(InputSet, HoldsPositions) {

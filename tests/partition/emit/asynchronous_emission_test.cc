@@ -4,7 +4,6 @@
 #include <map>
 #include <numeric>
 #include <random>
-#include <set>
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -97,7 +96,7 @@ TEST(AsynchronousEmission, ProgramsComputeTheDefinitionOnManyDevicesAndOnOne) {
     const Plan plan = planOf(training, schedule, stages, window);
     std::vector<Symbols> expected = executeWindows(training, window, readsOf(training, plan), 2);
     if (window == 1) expected = executeDefinition(training, 2);
-    ASSERT_EQ(difference(executePrograms(emitPrograms(training, plan), 2), expected), "")
+    ASSERT_EQ(difference(executePrograms(emitOneSize(training, plan), 2), expected), "")
         << seed << " " << schedule << " " << stages << " " << window;
     std::vector<RankProgram> alone;
     alone.push_back(emitOnOneDevice(TrainingFamily(training), plan, scheduleOf(plan)));
@@ -159,7 +158,7 @@ TEST(AsynchronousEmission, PassesReadTheVersionsOfTheReferenceAndNoMoreLive) {
                         Case{"pipedream-vertical", 1, 8, vertical, {4, 4, 4, 4}},
                         Case{"pipedream-2bw", 4, 3, doubled, {2, 2, 2, 2}}}) {
     const TrainingGraph training = chainTraining(4, c.microbatches);
-    const std::vector<RankProgram> ranks = emitPrograms(training, planOf(training, c.schedule, 4, c.window));
+    const std::vector<RankProgram> ranks = emitOneSize(training, planOf(training, c.schedule, 4, c.window));
     for (size_t stage = 0; stage < 4; ++stage) {
       const Program& program = ranks[stage].program;
       EXPECT_EQ(program.updates_per_step, c.window);
@@ -195,7 +194,7 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
     Plan plan;
     plan.microbatches = 1;
     partitionTraining(training, options, plan);
-    const std::vector<RankProgram> ranks = emitPrograms(training, plan);
+    const std::vector<RankProgram> ranks = emitOneSize(training, plan);
     size_t rank = 0;
     for (size_t stage = 0; stage < c.replicas.size(); ++stage) {
       size_t most_alive = 0;
@@ -226,7 +225,7 @@ TEST(AsynchronousEmission, ReplicasTakeWholeMinibatchesInTurn) {
 
 TEST(AsynchronousEmission, RowsOfAWindowFollowEachOther) {
   const TrainingGraph training = chainTraining(2, 2);
-  const std::vector<RankProgram> ranks = emitPrograms(training, planOf(training, "pipedream-2bw", 2, 3));
+  const std::vector<RankProgram> ranks = emitOneSize(training, planOf(training, "pipedream-2bw", 2, 3));
   std::vector<int64_t> offsets;
   for (const Instruction& instruction : ranks[0].program.instructions) {
     if (instruction.kind == InstructionKind::kLoadInput) offsets.push_back(instruction.offset);
@@ -243,16 +242,16 @@ TEST(AsynchronousEmission, WeightsOfSeveralStagesAndRunningStatisticsAreRefusedB
   ValueId h = tied.op("h0", {tied.input("x"), shared});
   h = tied.op("h1", {h, tied.parameter("w1")});
   const TrainingGraph tied_training = tied.finish({tied.op("h2", {h, shared})});
-  EXPECT_ERROR(emitPrograms(tied_training, planOf(tied_training, "pipedream", 3, 4)),
+  EXPECT_ERROR(emitOneSize(tied_training, planOf(tied_training, "pipedream", 3, 4)),
                ErrorCode::kConfiguration, "the weight 'embedding' belongs to stages 0 and 2");
   // one stage: one version
-  EXPECT_NO_THROW(emitPrograms(tied_training, planOf(tied_training, "pipedream", 1, 4)));
+  EXPECT_NO_THROW(emitOneSize(tied_training, planOf(tied_training, "pipedream", 1, 4)));
 
   TrainingBuilder statistics(1);
   const ValueId x = statistics.input("x");
   const TrainingGraph normalized =
       statistics.finish({statistics.op("h1", {statistics.stateful("norm", {x, statistics.parameter("w")})})});
-  EXPECT_ERROR(emitPrograms(normalized, planOf(normalized, "pipedream", 2, 4)), ErrorCode::kConfiguration,
+  EXPECT_ERROR(emitOneSize(normalized, planOf(normalized, "pipedream", 2, 4)), ErrorCode::kConfiguration,
                "'norm_state' is a running statistic");
 }
 

@@ -51,7 +51,7 @@ std::vector<Program> emitted(const std::string& schedule, int ranks, int64_t mic
   plan.cluster = options.cluster;
   plan.given.overlap_receives = overlap ? OverlapReceives::kOn : OverlapReceives::kOff;
   partitionTraining(training, options, plan);
-  return programsOf(emitPrograms(training, plan));
+  return programsOf(emitOneSize(training, plan));
 }
 
 // Nothing was said: there is an order.
@@ -133,7 +133,8 @@ TEST(EmittedCommunication, OfRandomSchedulesIsJudgedAsQueuesBehave) {
         randomSchedule(plan.stages.size(), 1 + static_cast<int>(random() % 4), training.microbatches, random);
     for (const StageId s : schedule.rank_of_stage.ids())
       plan.stages[s].devices = {RankId(schedule.rank_of_stage[s].index())};
-    const std::vector<Program> programs = programsOf(emitPrograms(TrainingFamily(training), plan, schedule));
+    const std::vector<Program> programs =
+        programsOf(emitForSchedule(TrainingFamily(training), plan, schedule));
     SCOPED_TRACE(seed);
     expectEnds(programs, random);
     const std::string said = refusal(programs, TransferQueues::kOne);

@@ -147,7 +147,7 @@ std::vector<RankProgram> emitted(const std::string& schedule, int ranks, int64_t
   plan.cluster = options.cluster;
   plan.given.overlap_receives = overlap ? OverlapReceives::kOn : OverlapReceives::kOff;
   partitionTraining(training, options, plan);
-  return emitPrograms(training, plan);
+  return emitOneSize(training, plan);
 }
 
 using ActionKey = std::tuple<StageId, int, bool>;  // stage, microbatch, forward

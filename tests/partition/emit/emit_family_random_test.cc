@@ -2,9 +2,7 @@
 // exactly what the definition says, and a mutated Program is refused or computes something else.
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <random>
-#include <set>
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -82,7 +80,7 @@ TEST(RandomTrainingFamilies,
     placeAtRandom(job, groups, false, random);
     recomputeAtRandom(job.plan, random);
     try {
-      ASSERT_EQ(executeFamilyPrograms(emitPrograms(job.family(), job.plan, schedule), 2),
+      ASSERT_EQ(executeFamilyPrograms(emitForSchedule(job.family(), job.plan, schedule), 2),
                 executeDefinition(job.maker, job.parts(), 2))
           << planToJson(job.plan);
     } catch (const std::runtime_error& error) {

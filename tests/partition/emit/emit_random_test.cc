@@ -79,7 +79,7 @@ Plan randomPlan(const TrainingGraph& training, const std::string& schedule, size
 
 std::vector<RankProgram> emitRandom(const TrainingGraph& training, const std::string& schedule,
                                     std::mt19937& random) {
-  return emitPrograms(training, randomPlan(training, schedule, 5, random));
+  return emitOneSize(training, randomPlan(training, schedule, 5, random));
 }
 
 // Several stages per rank, placed and ordered at random.
@@ -91,7 +91,7 @@ std::vector<RankProgram> emitChunks(const TrainingGraph& training, std::mt19937&
     plan.stages[s].devices = {RankId(schedule.rank_of_stage[s].index())};
   }
   recomputeAtRandom(plan, random);
-  return emitPrograms(TrainingFamily(training), plan, schedule);
+  return emitForSchedule(TrainingFamily(training), plan, schedule);
 }
 
 TEST(RandomTrainingGraphs, ProgramsComputeExactlyTheDefinitionUnderEverySchedule) {

@@ -189,7 +189,7 @@ TEST(EveryScheduleEmitted, ComputesTheDefinitionAndHoldsTheActivationsThatItsPea
       Plan plan = planOf(training, c, recomputation);
       plan.given.overlap_receives = peaks % 2 == 0 ? OverlapReceives::kOn : OverlapReceives::kOff;
       const Schedule schedule = scheduleOf(plan);
-      const std::vector<RankProgram> ranks = emitPrograms(training, plan);
+      const std::vector<RankProgram> ranks = emitOneSize(training, plan);
       ASSERT_EQ(ranks.size(), static_cast<size_t>(c.ranks));
       ASSERT_EQ(executePrograms(ranks, 2), expected) << recomputation;
       for (size_t r = 0; r < ranks.size(); ++r) {
@@ -229,7 +229,7 @@ TEST(EveryScheduleEmitted, WeightPartsOfDifferentStagesDoNotWaitForEachOther) {
   Plan plan;
   partitionTraining(training, options, plan);
   plan.schedule_orders = {"0F0,0I0,0W0,0F1,0B1", "1F0,1I0,1F1,1W0,1B1"};
-  EXPECT_EQ(executePrograms(emitPrograms(training, plan), 2), executeDefinition(training, 2));
+  EXPECT_EQ(executePrograms(emitOneSize(training, plan), 2), executeDefinition(training, 2));
 }
 
 // What a recomputation makes is gone when the backward passes of its microbatch are done, and the forward
@@ -238,7 +238,7 @@ TEST(EveryScheduleEmitted, RecomputesOnlyWhileAMicrobatchRunsBackward) {
   for (const std::string schedule : {"1f1b", "zb-h1", "interleaved:v=2"}) {
     const Case c{schedule, 2, 4};
     const TrainingGraph training = chainOfStages(2 * chunksOf(schedule), 4);
-    for (const RankProgram& rank : emitPrograms(training, planOf(training, c, "always"))) {
+    for (const RankProgram& rank : emitOneSize(training, planOf(training, c, "always"))) {
       std::map<BufferId, Microbatch> again;
       int runs = 0;
       for (const Instruction& instruction : rank.program.instructions) {
@@ -279,7 +279,7 @@ TEST(EveryScheduleEmitted, RecomputesLayerByLayer) {
     plan.stages[StageId(0)].last_layer = LayerId(3);
     plan.stages[StageId(1)].first_layer = LayerId(4);
     plan.stages[StageId(1)].last_layer = LayerId(7);
-    const std::vector<RankProgram> ranks = emitPrograms(training, plan);
+    const std::vector<RankProgram> ranks = emitOneSize(training, plan);
     EXPECT_EQ(executePrograms(ranks, 2), executeDefinition(training, 2));
     for (const RankProgram& rank : ranks) {
       std::set<BufferId> again;

@@ -40,7 +40,7 @@ Plan planFor(const TrainingGraph& training, const std::vector<std::string>& boun
 
 std::vector<RankProgram> emit(const TrainingGraph& training, const std::vector<std::string>& boundaries,
                               const std::string& schedule = "1f1b") {
-  return emitPrograms(training, planFor(training, boundaries, schedule));
+  return emitOneSize(training, planFor(training, boundaries, schedule));
 }
 
 // Emits for every schedule and expects exactly the results that the definition gives, in two steps.
@@ -299,7 +299,7 @@ TEST(EmitPrograms, RefusesPlansThatItCannotRun) {
   const TrainingGraph training = chainTraining(3, 2);
   const auto expect = [&](const Plan& plan, const std::string& message) {
     try {
-      emitPrograms(training, plan);
+      emitOneSize(training, plan);
       ADD_FAILURE() << "accepted; expected " << message;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kConfiguration);

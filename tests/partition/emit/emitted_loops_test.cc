@@ -1,6 +1,5 @@
 // Kinds' files of emitted programs: steady states are loops, what is read is what was emitted, and whatever
 // is changed in a loop is refused exactly where the same list in full is.
-#include <map>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -28,7 +27,7 @@ IdVector<RankId, RankProgram> emit(const std::string& schedule, int ranks, int64
   options.cluster = uniformCluster(1, ranks);
   for (int s = 0; s + 1 < stages; ++s) options.boundaries.push_back("h" + std::to_string(s));
   const TrainingGraph training = chainTraining(stages, microbatches);
-  return emitPrograms(training, planFor(training, options));
+  return emitOneSize(training, planFor(training, options));
 }
 
 ProgramKind kindOf(const Program& program) {

@@ -1,7 +1,6 @@
 #include "tests/partition/emit/modular_execution.h"
 
 #include <deque>
-#include <set>
 
 #include "tests/partition/emit/modular_values.h"
 #include "tests/partition/emit/posted_messages.h"

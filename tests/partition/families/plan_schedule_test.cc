@@ -139,7 +139,7 @@ TEST(PlanSchedule, AFileOfOrdersIsStoredAndReplays) {
   const Schedule schedule = scheduleOf(planFromJson(planToJson(plan)));
   EXPECT_EQ(schedule.name(), "file");
   EXPECT_EQ(scheduleToCsv(schedule.orders), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n");
-  EXPECT_EQ(emitPrograms(chainTraining(11, 2), plan).size(), 2u);
+  EXPECT_EQ(emitOneSize(chainTraining(11, 2), plan).size(), 2u);
 }
 
 TEST(PlanSchedule, RefusesFilesThatDoNotFit) {
@@ -259,10 +259,10 @@ TEST(PlanRecomputation, RefusesNodesWithRandomNumbersByName) {
   options.recomputation = parseRecomputation("1:always");
   Plan plan;
   partitionTraining(training, options, plan);
-  EXPECT_NO_THROW(emitPrograms(training, plan));
+  EXPECT_NO_THROW(emitOneSize(training, plan));
   plan.stages[StageId(0)].recomputation = Recomputation::kAlways;
   try {
-    emitPrograms(training, plan);
+    emitOneSize(training, plan);
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kConfiguration);

@@ -141,7 +141,6 @@ void expectValid(const AssignmentRequest& request, const Assignment& assignment)
       return o.config == stage.option.config && o.boundary == stage.option.boundary &&
              o.pass_ns == stage.option.pass_ns;
     }));
-    EXPECT_TRUE(fitsMemory(request, stage, assignment.stages.size() - 1 - s));
     const int64_t transfer =
         s + 1 == assignment.stages.size()
             ? 0

@@ -1,7 +1,5 @@
 #include "partition/simulation/program_simulation.h"
 
-#include <algorithm>
-
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -188,7 +186,7 @@ std::vector<Program> emitted(const std::string& schedule, int stages, int microb
   plan.microbatches = microbatches;
   partitionTraining(training, options, plan);
   std::vector<Program> programs;
-  for (const RankProgram& rank : emitPrograms(training, plan)) programs.push_back(rank.program);
+  for (const RankProgram& rank : emitOneSize(training, plan)) programs.push_back(rank.program);
   return programs;
 }
 

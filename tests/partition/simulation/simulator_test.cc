@@ -1,7 +1,5 @@
 #include "partition/simulation/simulator.h"
 
-#include <numeric>
-
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

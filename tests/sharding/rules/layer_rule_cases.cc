@@ -21,64 +21,62 @@ void addProjections(std::vector<RuleCase>& cases) {
   }
 }
 
-void addConvolutions(std::vector<RuleCase>& cases) {
-  const std::map<std::string, Attribute> window = {{"kernel_shape", Ints{3, 3}},
-                                                   {"pads", Ints{1, 1, 1, 1}},
-                                                   {"strides", Ints{1, 1}},
-                                                   {"dilations", Ints{1, 1}}};
-  std::map<std::string, Attribute> grouped = window;
+namespace {
+
+Argument images() { return real({4, 6, 3, 5}); }
+
+// Of 3 x 3 numbers, as many of them as the image has.
+std::map<std::string, Attribute> window() {
+  return {{"kernel_shape", Ints{3, 3}},
+          {"pads", Ints{1, 1, 1, 1}},
+          {"strides", Ints{1, 1}},
+          {"dilations", Ints{1, 1}}};
+}
+
+std::map<std::string, Attribute> groupedWindow() {
+  std::map<std::string, Attribute> grouped = window();
   grouped["group"] = int64_t{2};
-  std::map<std::string, Attribute> transposed = window;
-  transposed["output_padding"] = Ints{0, 0};
-  std::map<std::string, Attribute> averaged = window;
-  averaged["image"] = Ints{3, 5};
-  averaged["ceil_mode"] = averaged["count_include_pad"] = int64_t{0};
-  const Argument image = real({4, 6, 3, 5});
-  const Argument weight = real({2, 6, 3, 3});
-  const Argument output = real({4, 2, 3, 5});
-  cases.push_back({"Conv", "", "Conv", {image, weight}, {{kReal, {4, 2, 3, 5}}}, window});
-  cases.push_back({"ConvWithBias", "", "Conv", {image, weight, real({2})}, {{kReal, {4, 2, 3, 5}}}, window});
-  cases.push_back(
-      {"ConvInGroups", "", "Conv", {image, real({4, 3, 3, 3})}, {{kReal, {4, 4, 3, 5}}}, grouped});
-  cases.push_back(
-      {"ConvInputGrad", "pipeshard", "ConvInputGrad", {output, weight}, {{kReal, {4, 6, 3, 5}}}, transposed});
-  cases.push_back(
-      {"ConvWeightGrad", "pipeshard", "ConvWeightGrad", {output, image}, {{kReal, {2, 6, 3, 3}}}, window});
-  cases.push_back({"ConvWeightGradInGroups",
-                   "pipeshard",
-                   "ConvWeightGrad",
-                   {real({4, 4, 3, 5}), image},
-                   {{kReal, {4, 3, 3, 3}}},
-                   grouped});
-  const Argument features = real({4, 6, 3, 5});
+  return grouped;
+}
+
+void addTransposedConvolutions(std::vector<RuleCase>& cases) {
   cases.push_back({"ConvTranspose",
                    "",
                    "ConvTranspose",
-                   {features, real({6, 2, 3, 3})},
+                   {images(), real({6, 2, 3, 3})},
                    {{kReal, {4, 2, 3, 5}}},
-                   window});
+                   window()});
   cases.push_back({"ConvTransposeWithBias",
                    "",
                    "ConvTranspose",
-                   {features, real({6, 2, 3, 3}), real({2})},
+                   {images(), real({6, 2, 3, 3}), real({2})},
                    {{kReal, {4, 2, 3, 5}}},
-                   window});
+                   window()});
   cases.push_back({"ConvTransposeInGroupsWithBias",
                    "",
                    "ConvTranspose",
-                   {features, real({6, 2, 3, 3}), real({4})},
+                   {images(), real({6, 2, 3, 3}), real({4})},
                    {{kReal, {4, 4, 3, 5}}},
-                   grouped});
-  cases.push_back({"MaxPool", "", "MaxPool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
+                   groupedWindow()});
+}
+
+void addPooling(std::vector<RuleCase>& cases) {
+  std::map<std::string, Attribute> averaged = window();
+  averaged["image"] = Ints{3, 5};
+  averaged["ceil_mode"] = averaged["count_include_pad"] = int64_t{0};
+  cases.push_back({"MaxPool", "", "MaxPool", {images()}, {{kReal, {4, 6, 3, 5}}}, window()});
   cases.push_back(
-      {"MaxPoolGrad", "pipeshard", "MaxPoolGrad", {image, image}, {{kReal, {4, 6, 3, 5}}}, window});
+      {"MaxPoolGrad", "pipeshard", "MaxPoolGrad", {images(), images()}, {{kReal, {4, 6, 3, 5}}}, window()});
   cases.push_back(
-      {"AveragePoolGrad", "pipeshard", "AveragePoolGrad", {image}, {{kReal, {4, 6, 3, 5}}}, averaged});
-  cases.push_back({"AveragePool", "", "AveragePool", {image}, {{kReal, {4, 6, 3, 5}}}, window});
-  cases.push_back({"GlobalAveragePool", "", "GlobalAveragePool", {image}, {{kReal, {4, 6, 1, 1}}}});
-  cases.push_back({"GlobalMaxPool", "", "GlobalMaxPool", {image}, {{kReal, {4, 6, 1, 1}}}});
+      {"AveragePoolGrad", "pipeshard", "AveragePoolGrad", {images()}, {{kReal, {4, 6, 3, 5}}}, averaged});
+  cases.push_back({"AveragePool", "", "AveragePool", {images()}, {{kReal, {4, 6, 3, 5}}}, window()});
+  cases.push_back({"GlobalAveragePool", "", "GlobalAveragePool", {images()}, {{kReal, {4, 6, 1, 1}}}});
+  cases.push_back({"GlobalMaxPool", "", "GlobalMaxPool", {images()}, {{kReal, {4, 6, 1, 1}}}});
+}
+
+void addBatchNormalizations(std::vector<RuleCase>& cases) {
   const Argument statistic = positive({6});
-  const std::vector<Argument> inputs = {image, statistic, statistic, statistic, statistic};
+  const std::vector<Argument> inputs = {images(), statistic, statistic, statistic, statistic};
   cases.push_back({"BatchNormalization", "", "BatchNormalization", inputs, {{kReal, {4, 6, 3, 5}}}});
   cases.push_back({"BatchNormalizationTraining",
                    "",
@@ -89,44 +87,51 @@ void addConvolutions(std::vector<RuleCase>& cases) {
   cases.push_back({"BatchNormalizationInputGrad",
                    "pipeshard",
                    "BatchNormalizationInputGrad",
-                   {image, image, statistic},
+                   {images(), images(), statistic},
                    {{kReal, {4, 6, 3, 5}}}});
   cases.push_back({"BatchNormalizationWeightGrad",
                    "pipeshard",
                    "BatchNormalizationWeightGrad",
-                   {image, image},
+                   {images(), images()},
                    {{kReal, {6}}, {kReal, {6}}}});
 }
 
-void addNormalizations(std::vector<RuleCase>& cases) {
-  const std::map<std::string, Attribute> axis_1 = {{"axis", int64_t{1}}};
-  for (const char* op : {"Softmax", "LogSoftmax"}) {
-    cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
-    cases.push_back(
-        {std::string(op) + "OverMiddle", "", op, {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
-    cases.push_back({std::string(op) + "Grad",
-                     "pipeshard",
-                     std::string(op) + "Grad",
-                     {real({4, 6, 2}), real({4, 6, 2})},
-                     {{kReal, {4, 6, 2}}},
-                     axis_1});
-  }
-  cases.push_back({"Hardmax", "", "Hardmax", {real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"InstanceNormalization",
-                   "",
-                   "InstanceNormalization",
-                   {real({4, 6, 5}), real({6}), real({6})},
-                   {{kReal, {4, 6, 5}}}});
-  // ONNX's body computes in the type that is stashed.
-  cases.push_back({"RMSNormalization",
-                   "",
-                   "RMSNormalization",
-                   {real({4, 2, 6}), real({6})},
-                   {{kReal, {4, 2, 6}}},
-                   {{"stash_type", typeNumber(kReal)}}});
-  cases.push_back({"LpNormalization", "", "LpNormalization", {real({4, 6})}, {{kReal, {4, 6}}}});
+}  // namespace
+
+void addConvolutions(std::vector<RuleCase>& cases) {
+  std::map<std::string, Attribute> transposed = window();
+  transposed["output_padding"] = Ints{0, 0};
+  const Argument weight = real({2, 6, 3, 3});
+  const Argument output = real({4, 2, 3, 5});
+  cases.push_back({"Conv", "", "Conv", {images(), weight}, {{kReal, {4, 2, 3, 5}}}, window()});
   cases.push_back(
-      {"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis_1});
+      {"ConvWithBias", "", "Conv", {images(), weight, real({2})}, {{kReal, {4, 2, 3, 5}}}, window()});
+  cases.push_back(
+      {"ConvInGroups", "", "Conv", {images(), real({4, 3, 3, 3})}, {{kReal, {4, 4, 3, 5}}}, groupedWindow()});
+  cases.push_back(
+      {"ConvInputGrad", "pipeshard", "ConvInputGrad", {output, weight}, {{kReal, {4, 6, 3, 5}}}, transposed});
+  cases.push_back({"ConvWeightGrad",
+                   "pipeshard",
+                   "ConvWeightGrad",
+                   {output, images()},
+                   {{kReal, {2, 6, 3, 3}}},
+                   window()});
+  cases.push_back({"ConvWeightGradInGroups",
+                   "pipeshard",
+                   "ConvWeightGrad",
+                   {real({4, 4, 3, 5}), images()},
+                   {{kReal, {4, 3, 3, 3}}},
+                   groupedWindow()});
+  addTransposedConvolutions(cases);
+  addPooling(cases);
+  addBatchNormalizations(cases);
+}
+
+namespace {
+
+std::map<std::string, Attribute> axis1() { return {{"axis", int64_t{1}}}; }
+
+void addLayerNormalizations(std::vector<RuleCase>& cases) {
   cases.push_back({"LayerNormalization",
                    "",
                    "LayerNormalization",
@@ -137,7 +142,27 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                    "LayerNormalization",
                    {real({4, 2, 6}), real({2, 6})},
                    {{kReal, {4, 2, 6}}, {kReal, {4, 1, 1}}, {kReal, {4, 1, 1}}},
-                   axis_1});
+                   axis1()});
+  cases.push_back({"LayerNormalizationInputGrad",
+                   "pipeshard",
+                   "LayerNormalizationInputGrad",
+                   {real({4, 2, 6}), real({4, 2, 6}), real({6}), real({4, 2, 1}), positive({4, 2, 1})},
+                   {{kReal, {4, 2, 6}}}});
+  cases.push_back({"LayerNormalizationWeightGrad",
+                   "pipeshard",
+                   "LayerNormalizationWeightGrad",
+                   {real({4, 2, 6}), real({4, 2, 6}), real({4, 2, 1}), positive({4, 2, 1})},
+                   {{kReal, {6}}, {kReal, {6}}}});
+}
+
+void addRmsNormalizations(std::vector<RuleCase>& cases) {
+  // ONNX's body computes in the type that is stashed.
+  cases.push_back({"RMSNormalization",
+                   "",
+                   "RMSNormalization",
+                   {real({4, 2, 6}), real({6})},
+                   {{kReal, {4, 2, 6}}},
+                   {{"stash_type", typeNumber(kReal)}}});
   cases.push_back({"RmsNormalization",
                    "pipeshard",
                    "RMSNormalization",
@@ -153,21 +178,38 @@ void addNormalizations(std::vector<RuleCase>& cases) {
                    "RMSNormalizationWeightGrad",
                    {real({4, 2, 6}), real({4, 2, 6}), positive({4, 2, 1})},
                    {{kReal, {6}}}});
-  cases.push_back({"LayerNormalizationInputGrad",
-                   "pipeshard",
-                   "LayerNormalizationInputGrad",
-                   {real({4, 2, 6}), real({4, 2, 6}), real({6}), real({4, 2, 1}), positive({4, 2, 1})},
-                   {{kReal, {4, 2, 6}}}});
-  cases.push_back({"LayerNormalizationWeightGrad",
-                   "pipeshard",
-                   "LayerNormalizationWeightGrad",
-                   {real({4, 2, 6}), real({4, 2, 6}), real({4, 2, 1}), positive({4, 2, 1})},
-                   {{kReal, {6}}, {kReal, {6}}}});
 }
 
-// Two of three heads each that have the same keys; two biases.
+}  // namespace
+
+void addNormalizations(std::vector<RuleCase>& cases) {
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
+    cases.push_back(
+        {std::string(op) + "OverMiddle", "", op, {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis1()});
+    cases.push_back({std::string(op) + "Grad",
+                     "pipeshard",
+                     std::string(op) + "Grad",
+                     {real({4, 6, 2}), real({4, 6, 2})},
+                     {{kReal, {4, 6, 2}}},
+                     axis1()});
+  }
+  cases.push_back({"Hardmax", "", "Hardmax", {real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"InstanceNormalization",
+                   "",
+                   "InstanceNormalization",
+                   {real({4, 6, 5}), real({6}), real({6})},
+                   {{kReal, {4, 6, 5}}}});
+  cases.push_back({"LpNormalization", "", "LpNormalization", {real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back(
+      {"LpNormalizationOverMiddle", "", "LpNormalization", {real({4, 6, 2})}, {{kReal, {4, 6, 2}}}, axis1()});
+  addLayerNormalizations(cases);
+  addRmsNormalizations(cases);
+}
+
 namespace {
 
+// Two of three heads each that have the same keys; two biases.
 void addSharedKeys(std::vector<RuleCase>& cases) {
   const Shape query = {2, 2, 3, 6, 3}, key = {2, 2, 1, 5, 3}, value = {2, 2, 1, 5, 2};
   const Shape row = {2, 2, 3, 6, 1}, output = {2, 2, 3, 6, 2};
@@ -191,9 +233,9 @@ void addSharedKeys(std::vector<RuleCase>& cases) {
                    biases});
 }
 
-// Two overlays, one with an axis that is broadcast; plain; and of gradients.
 }  // namespace
 
+// Two overlays, one with an axis that is broadcast; plain; and of gradients.
 void addAttention(std::vector<RuleCase>& cases) {
   const Shape query = {4, 2, 6, 3}, key = {4, 2, 5, 3}, value = {4, 2, 5, 2};
   const Shape row = {4, 2, 6, 1}, output = {4, 2, 6, 2};

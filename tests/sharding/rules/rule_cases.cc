@@ -8,7 +8,7 @@ namespace pipeshard::testing {
 
 namespace {
 
-void addElementwise(std::vector<RuleCase>& cases) {
+void addOfNumbers(std::vector<RuleCase>& cases) {
   for (const char* op : {"Add", "Sub", "Mul", "Div", "Max", "Min"}) {
     cases.push_back(
         {std::string(op) + "OfEqualShapes", "", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
@@ -25,6 +25,22 @@ void addElementwise(std::vector<RuleCase>& cases) {
         "Shrink", "Sign",  "Sinh",  "Softplus",    "Softsign",  "Swish",     "Tan",   "ThresholdedRelu"}) {
     cases.push_back({op, "", op, {real({4, 6})}, {{kReal, {4, 6}}}});
   }
+  for (const char* op : {"Sqrt", "Log", "Reciprocal"})
+    cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"PRelu", "", "PRelu", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"Pow", "", "Pow", {positive({4, 6}), number(3)}, {{kReal, {4, 6}}}});
+  cases.push_back({"Clip", "", "Clip", {real({4, 6}), number(-0.5), number(0.5)}, {{kReal, {4, 6}}}});
+  cases.push_back({"SumOfThree", "", "Sum", {real({4, 6}), real({6}), real({4, 1})}, {{kReal, {4, 6}}}});
+  cases.push_back({"MeanOfTwo", "", "Mean", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"Gelu", "Swish"})
+    cases.push_back({std::string("Pattern") + op, "pipeshard", op, {real({4, 6})}, {{kReal, {4, 6}}}});
+  for (const char* op : {"GeluGrad", "SwishGrad", "MishGrad"}) {
+    cases.push_back({op, "pipeshard", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
+  }
+}
+
+void addOfIntegersAndFlags(std::vector<RuleCase>& cases) {
   for (const char* op : {"Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}) {
     cases.push_back({op, "", op, {index({4, 6}, 0, 9), index({6}, 1, 9)}, {{kIndexType, {4, 6}}}});
   }
@@ -35,10 +51,7 @@ void addElementwise(std::vector<RuleCase>& cases) {
                    {{DataType::kUint8, {4, 6}}},
                    {{"direction", std::string("LEFT")}}});
   cases.push_back({"BitwiseNot", "", "BitwiseNot", {index({4, 6}, 0, 9)}, {{kIndexType, {4, 6}}}});
-  cases.push_back({"PRelu", "", "PRelu", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
   cases.push_back({"IsInf", "", "IsInf", {real({4, 6})}, {{kFlagType, {4, 6}}}});
-  for (const char* op : {"Sqrt", "Log", "Reciprocal"})
-    cases.push_back({op, "", op, {positive({4, 6})}, {{kReal, {4, 6}}}});
   for (const char* op : {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}) {
     cases.push_back({op, "", op, {index({4, 6}, 0, 3), index({6}, 0, 3)}, {{kFlagType, {4, 6}}}});
   }
@@ -46,21 +59,14 @@ void addElementwise(std::vector<RuleCase>& cases) {
     cases.push_back({op, "", op, {flag({4, 6}), flag({4, 1})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"Not", "", "Not", {flag({4, 6})}, {{kFlagType, {4, 6}}}});
   cases.push_back({"IsNaN", "", "IsNaN", {real({4, 6})}, {{kFlagType, {4, 6}}}});
-  cases.push_back({"Pow", "", "Pow", {positive({4, 6}), number(3)}, {{kReal, {4, 6}}}});
-  cases.push_back({"Clip", "", "Clip", {real({4, 6}), number(-0.5), number(0.5)}, {{kReal, {4, 6}}}});
-  cases.push_back({"SumOfThree", "", "Sum", {real({4, 6}), real({6}), real({4, 1})}, {{kReal, {4, 6}}}});
-  cases.push_back({"MeanOfTwo", "", "Mean", {real({4, 6}), real({6})}, {{kReal, {4, 6}}}});
   cases.push_back(
       {"Where", "", "Where", {flag({4, 1, 6}), real({4, 2, 6}), number(0)}, {{kReal, {4, 2, 6}}}});
   cases.push_back(
       {"Cast", "", "Cast", {index({4, 6}, 0, 9)}, {{kReal, {4, 6}}}, {{"to", typeNumber(kReal)}}});
   cases.push_back({"CastLike", "", "CastLike", {index({4, 6}, 0, 9), real({5})}, {{kReal, {4, 6}}}});
-  cases.push_back({"ReluGrad", "pipeshard", "ReluGrad", {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
-  for (const char* op : {"Gelu", "Swish"})
-    cases.push_back({std::string("Pattern") + op, "pipeshard", op, {real({4, 6})}, {{kReal, {4, 6}}}});
-  for (const char* op : {"GeluGrad", "SwishGrad", "MishGrad"}) {
-    cases.push_back({op, "pipeshard", op, {real({4, 6}), real({4, 6})}, {{kReal, {4, 6}}}});
-  }
+}
+
+void addUpdates(std::vector<RuleCase>& cases) {
   cases.push_back({"Sgd",
                    "pipeshard",
                    "SGD",
@@ -181,7 +187,7 @@ void addReductions(std::vector<RuleCase>& cases) {
                    {{"keepdims", int64_t{0}}}});
 }
 
-void addMovement(std::vector<RuleCase>& cases) {
+void addViews(std::vector<RuleCase>& cases) {
   cases.push_back(
       {"Transpose", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 2, 4}}}, {{"perm", Ints{2, 0, 1}}}});
   cases.push_back({"TransposeByDefault", "", "Transpose", {real({2, 4, 6})}, {{kReal, {6, 4, 2}}}});
@@ -204,6 +210,9 @@ void addMovement(std::vector<RuleCase>& cases) {
   cases.push_back({"Unsqueeze", "", "Unsqueeze", {real({4, 6}), fixed({0, -1})}, {{kReal, {1, 4, 6, 1}}}});
   cases.push_back(
       {"Expand", "", "Expand", {real({4, 1, 6}), fixed({2, 4, 3, 6})}, {{kReal, {2, 4, 3, 6}}}, {}, 1});
+}
+
+void addParts(std::vector<RuleCase>& cases) {
   cases.push_back({"Tile", "", "Tile", {real({4, 6}), fixed({1, 2})}, {{kReal, {4, 12}}}});
   cases.push_back(
       {"Slice", "", "Slice", {real({4, 6, 2}), fixed({1}), fixed({5}), fixed({1})}, {{kReal, {4, 4, 2}}}});
@@ -222,8 +231,20 @@ void addMovement(std::vector<RuleCase>& cases) {
       {"Concat", "", "Concat", {real({4, 6}), real({4, 2})}, {{kReal, {4, 8}}}, {{"axis", int64_t{-1}}}});
   cases.push_back({"Pad", "", "Pad", {real({4, 6}), fixed({0, 1, 0, 2}), number(7)}, {{kReal, {4, 9}}}});
   cases.push_back({"Trilu", "", "Trilu", {real({2, 4, 4})}, {{kReal, {2, 4, 4}}}, {{"upper", int64_t{0}}}});
+}
+
+void addOfShapes(std::vector<RuleCase>& cases) {
   cases.push_back(
       {"ConstantOfShape", "", "ConstantOfShape", {fixed({4, 6})}, {{DataType::kFloat32, {4, 6}}}, {}, 0});
+  cases.push_back({"Range", "", "Range", {integer(2), integer(8), integer(2)}, {{kIndexType, {3}}}});
+  cases.push_back({"Shape", "", "Shape", {real({4, 6})}, {{kIndexType, {2}}}});
+  cases.push_back({"Size", "", "Size", {real({4, 6})}, {{kIndexType, {}}}});
+  cases.push_back({"EyeLike", "", "EyeLike", {real({4, 6})}, {{kReal, {4, 6}}}});
+  cases.push_back({"Dropout", "", "Dropout", {real({4, 6})}, {{kReal, {4, 6}}}});
+}
+
+void addAlongAxes(std::vector<RuleCase>& cases) {
+  cases.push_back({"CumSum", "", "CumSum", {real({4, 6}), integer(1)}, {{kReal, {4, 6}}}});
   cases.push_back(
       {"ArgMax", "", "ArgMax", {real({4, 6, 2})}, {{kIndexType, {4, 1, 2}}}, {{"axis", int64_t{1}}}});
   cases.push_back({"ArgMin",
@@ -241,12 +262,6 @@ void addMovement(std::vector<RuleCase>& cases) {
                       {kIndexType, axis == 0 ? Shape{2, 6} : Shape{4, 2}}},
                      {{"axis", axis}}});
   }
-  cases.push_back({"Range", "", "Range", {integer(2), integer(8), integer(2)}, {{kIndexType, {3}}}});
-  cases.push_back({"Shape", "", "Shape", {real({4, 6})}, {{kIndexType, {2}}}});
-  cases.push_back({"Size", "", "Size", {real({4, 6})}, {{kIndexType, {}}}});
-  cases.push_back({"EyeLike", "", "EyeLike", {real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"Dropout", "", "Dropout", {real({4, 6})}, {{kReal, {4, 6}}}});
-  cases.push_back({"CumSum", "", "CumSum", {real({4, 6}), integer(1)}, {{kReal, {4, 6}}}});
 }
 
 void addIndexing(std::vector<RuleCase>& cases) {
@@ -369,10 +384,15 @@ const std::set<std::string>& functionsWithoutCase() {
 
 std::vector<RuleCase> ruleCases() {
   std::vector<RuleCase> cases;
-  addElementwise(cases);
+  addOfNumbers(cases);
+  addOfIntegersAndFlags(cases);
+  addUpdates(cases);
   addMatmul(cases);
   addReductions(cases);
-  addMovement(cases);
+  addViews(cases);
+  addParts(cases);
+  addOfShapes(cases);
+  addAlongAxes(cases);
   addProjections(cases);
   addConvolutions(cases);
   addNormalizations(cases);

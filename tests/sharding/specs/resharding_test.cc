@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 
 #include "tests/expect_error.h"
 #include "tests/sharding/specs/spec_lists.h"

@@ -1,4 +1,4 @@
-#include "runtime/job/control_types.h"
+#include "runtime/messages/control_types.h"
 
 #include "transport/control/control_message.h"
 
@@ -8,25 +8,26 @@ namespace {
 using enum ControlType;
 
 // "store" goes both ways: what a worker leaves for the others, its address in hexadecimal.
-const ControlForm kStore{"store", {{"key", kString}, {"value", kString}}};
+const ControlForm kStoreForm{control::kStore, {{"key", kString}, {"value", kString}}};
 // `is_cause`: whether it is no consequence of another's error; else the code says it.
-const ControlForm kError{"error", {{"code", kInt}, {"message", kString}, {"is_cause", kBoolean, kOptional}}};
+const ControlForm kErrorForm{control::kError,
+                             {{"code", kInt}, {"message", kString}, {"is_cause", kBoolean, kOptional}}};
 // Of files of checkpoints, between hosts (runtime/disks/). `for`: the node that asks, where the coordinator
 // hands it on.
-const ControlForm kWant{"want",
-                        {{"directory", kString},
-                         {"job", kString},
-                         {"file", kString},
-                         {"offset", kCount},
-                         {"again", kBoolean, kOptional},
-                         {"for", kIntCount, kOptional}}};
-const ControlForm kPiece{"piece",
-                         {{"file", kString},
-                          {"offset", kCount},
-                          {"total", kCount},
-                          {"error", kString, kOptional},
-                          {"for", kIntCount, kOptional}},
-                         ControlPayload::kAllowed};
+const ControlForm kWantForm{control::kWant,
+                            {{"directory", kString},
+                             {"job", kString},
+                             {"file", kString},
+                             {"offset", kCount},
+                             {"again", kBoolean, kOptional},
+                             {"for", kIntCount, kOptional}}};
+const ControlForm kPieceForm{control::kPiece,
+                             {{"file", kString},
+                              {"offset", kCount},
+                              {"total", kCount},
+                              {"error", kString, kOptional},
+                              {"for", kIntCount, kOptional}},
+                             ControlPayload::kAllowed};
 
 }  // namespace
 
@@ -46,18 +47,18 @@ const ControlSchema& workerMessages() {
         {"devices", kIntCount, kOptional},
         {"attempt", kIntCount, kOptional},
         {"key", kString, kOptional}}},
-      {"heartbeat",
+      {control::kHeartbeat,
        {{"where", kString},
         {"progress", kCount},
         {"computing", kBoolean},
         {"waiting", kBoolean},
         {"idle", kBoolean}}},
-      kStore,
+      kStoreForm,
       // Of nodes too: other nodes that have said where they are and do not answer there; of a worker, ranks.
       // What was said before does not count any more.
-      {"unreached",
+      {control::kUnreached,
        {{"peers", kArray, 0, {{"", kObject, 0, {{"number", kIntCount}, {"address", kString}}}}}}},
-      {"loaded",
+      {control::kLoaded,
        {{"programs", kString},
         {"arena_bytes", kCount},
         {"constant_bytes", kCount},
@@ -68,7 +69,7 @@ const ControlSchema& workerMessages() {
         {"library", kString, kOptional},  // likewise: what all ranks must have alike
         {"memory", kObject, 0, memory}}},
       // The loss is null when it is not finite.
-      {"step",
+      {control::kStep,
        {{"step", kCount},
         {"seconds", kNumber},
         {"compute_seconds", kNumber},
@@ -86,14 +87,14 @@ const ControlSchema& workerMessages() {
         {"dump", kString, kOptional}}},
       // Batches of held-out data up to `last`; their losses, weighted and summed, from the rank that has
       // them.
-      {"evaluated",
+      {control::kEvaluated,
        {{"last", kCount},
         {"losses", kNumber, kOptional | kNullable},
         {"weight", kNumber, kOptional | kNullable}}},
       // What the rank's parts of parameters and states hash to, by part.
-      {"hashes", {{"step", kCount}, {"parts", kArray, 0, {{"", kString}}}, {"last", kBoolean}}},
+      {control::kHashes, {{"step", kCount}, {"parts", kArray, 0, {{"", kString}}}, {"last", kBoolean}}},
       // A rank's part of a checkpoint is on disk, or cannot be written.
-      {"saved",
+      {control::kSaved,
        {{"step", kCount},
         {"file", kString},
         {"bytes", kCount},
@@ -101,7 +102,7 @@ const ControlSchema& workerMessages() {
         {"error", kString, kOptional},
         {"not_finite", kBoolean, kOptional}}},
       // Times of a rank's operators, in parts; "finished" follows the last one.
-      {"operators",
+      {control::kOperators,
        {{"steps", kCount},
         {"seconds", kNumber},
         {"flops", kNumber},
@@ -113,17 +114,17 @@ const ControlSchema& workerMessages() {
            kObject,
            0,
            {{"subgraph", kIntCount}, {"node", kCount}, {"runs", kCount}, {"seconds", kNumber}}}}}}},
-      {"finished", {{"peak_resident_bytes", kCount}, {"peak_device_bytes", kCount, kOptional}}},
-      kError};
+      {control::kFinished, {{"peak_resident_bytes", kCount}, {"peak_device_bytes", kCount, kOptional}}},
+      kErrorForm};
   return schema;
 }
 
 const ControlSchema& workerCommands() {
   static const ControlSchema schema{
-      {"run", {{"first", kCount}, {"last", kCount}}},
+      {control::kRun, {{"first", kCount}, {"last", kCount}}},
       // The rank's share (SaveShares), of some buffers so many rows; `last`: no step follows that could be
       // held up
-      {"save",
+      {control::kSave,
        {{"step", kCount},
         {"folder", kString},
         {"buffers",
@@ -134,49 +135,54 @@ const ControlSchema& workerCommands() {
            0,
            {{"buffer", kIntCount}, {"first", kCount, kOptional}, {"count", kCount, kOptional}}}}},
         {"last", kBoolean}}},
-      // before the first step, where some will be saved: CheckpointWriter::watch
-      {"watch", {}},
-      {"check", {{"step", kCount}}},
-      {"evaluate", {{"first", kCount}, {"last", kCount}}},
-      {"finish", {}},
-      kStore,
-      {"stop", {}},
-      {"abort", {}}};
+      // before the first step, where what ranks keep is to stay finite: CheckpointWriter::watch; `at_end`:
+      // they look at it behind the last step, as nothing is saved
+      {control::kWatch, {{"at_end", kBoolean}}},
+      {control::kCheck, {{"step", kCount}}},
+      {control::kEvaluate, {{"first", kCount}, {"last", kCount}}},
+      {control::kFinish, {}},
+      kStoreForm,
+      {control::kStop, {}},
+      {control::kAbort, {}}};
   return schema;
 }
 
 const ControlSchema& nodeMessages() {
   static const ControlSchema schema{
-      // What it has read for its ranks (runtime/identity/job_identity.h), before it starts them.
-      {"identity", {{"files", kArray}}},
+      // What it has read for its ranks (runtime/identity/job_identity.h), before it starts them; of a spare,
+      // for
+      // those of "compare".
+      {control::kIdentity, {{"files", kArray}}},
       // Where its relay listens, and the key by which others know it.
-      {"wire", {{"endpoint", kString}, {"key", kString}}},
-      {"wired", {}},
-      {"notice", {{"message", kString}}},
-      {"started", {{"pids", kArray, 0, {{"", kIntCount}}}}},
+      {control::kWire, {{"endpoint", kString}, {"key", kString}}},
+      {control::kWired, {}},
+      {control::kNotice, {{"message", kString}}},
+      {control::kStarted, {{"pids", kArray, 0, {{"", kIntCount}}}}},
       // Of workers that look as if they did not run.
-      {"alive",
+      {control::kAlive,
        {{"states", kArray, kOptional, {{"", kObject, 0, {{"rank", kIntCount}, {"state", kString}}}}}}},
-      {"ended", {{"rank", kIntCount}, {"description", kString}, {"code", kInt}}},
-      {"clock", {{"asked", kInteger}, {"now", kInteger}}},
+      {control::kEnded, {{"rank", kIntCount}, {"description", kString}, {"code", kInt}}},
+      {control::kClock, {{"asked", kInteger}, {"now", kInteger}}},
       // A piece of what a rank has recorded; the last one reaches `total`.
-      {"trace", {{"rank", kIntCount}, {"offset", kCount}, {"total", kCount}}, ControlPayload::kAllowed},
-      {"rested", {}},
+      {control::kTrace,
+       {{"rank", kIntCount}, {"offset", kCount}, {"total", kCount}},
+       ControlPayload::kAllowed},
+      {control::kRested, {}},
       // Whether it sees the coordinator's folder of checkpoints; that it has committed one on its own disk.
-      {"disk", {{"shared", kBoolean}}},
-      {"took", {}},
-      {"kept", {{"step", kCount}, {"error", kString, kOptional}}},
-      kWant,
-      kPiece,
-      {"ending", {{"signal", kIntCount}}},
-      {"bye", {}},
-      {"leaving", {{"message", kString}}}};
+      {control::kDisk, {{"shared", kBoolean}}},
+      {control::kTook, {}},
+      {control::kKept, {{"step", kCount}, {"error", kString, kOptional}}},
+      kWantForm,
+      kPieceForm,
+      {control::kEnding, {{"signal", kIntCount}}},
+      {control::kBye, {}},
+      {control::kLeaving, {{"message", kString}}}};
   return schema;
 }
 
 const ControlSchema& nodeCommands() {
   static const ControlSchema schema{
-      {"start",
+      {control::kStart,
        {{"ranks", kArray, 0, {{"", kIntCount}}},
         {"threads", kIntCount},
         {"directory", kString},
@@ -188,29 +194,35 @@ const ControlSchema& nodeCommands() {
          kOptional,
          {{"folder", kString}, {"probe", kString}, {"job", kString}, {"keep", kIntCount}}},
         {"arguments", kArray, 0, {{"", kString}}}}},
-      {"wires",
+      // To a spare: what would it read for these ranks? Nothing is started.
+      {control::kCompare,
+       {{"ranks", kArray, 0, {{"", kIntCount}}},
+        {"threads", kIntCount},
+        {"directory", kString},
+        {"arguments", kArray, 0, {{"", kString}}}}},
+      {control::kWires,
        {{"hosts",
          kArray,
          0,
          {{"", kObject, 0, {{"host", kIntCount}, {"endpoint", kString}, {"key", kString}}}}}}},
       // How long the job waits for who does not answer, in milliseconds.
-      {"alive", {{"patience", kIntCount}}},
+      {control::kAlive, {{"patience", kIntCount}}},
       // A piece of a checkpoint's manifest; that there is no checkpoint of a step.
-      {"manifest", {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
-      {"drop", {{"step", kCount}}},
+      {control::kManifest, {{"offset", kCount}, {"total", kCount}, {"text", kString}, {"resumed", kBoolean}}},
+      {control::kDrop, {{"step", kCount}}},
       // A piece of an input's batch (runtime/feed/); the step's last one.
-      {"batch",
+      {control::kBatch,
        {{"step", kCount}, {"input", kCount}, {"offset", kCount}, {"length", kCount}, {"last", kBoolean}},
        ControlPayload::kAllowed},
-      kWant,
-      kPiece,
-      {"clock", {{"asked", kInteger}}},
-      {"trace", {}},
-      {"connect", {}},
-      {"kill", {}},
-      {"leave", {}},
-      {"rest", {{"message", kString}}},
-      {"stop", {{"code", kInt}, {"message", kString}}}};
+      kWantForm,
+      kPieceForm,
+      {control::kClock, {{"asked", kInteger}}},
+      {control::kTrace, {}},
+      {control::kConnect, {}},
+      {control::kKill, {}},
+      {control::kLeave, {}},
+      {control::kRest, {{"message", kString}}},
+      {control::kStop, {{"code", kInt}, {"message", kString}}}};
   return schema;
 }
 
