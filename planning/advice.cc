@@ -1,7 +1,6 @@
 #include "planning/advice.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <optional>
 

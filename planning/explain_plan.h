@@ -9,7 +9,10 @@
 
 namespace pipeshard {
 
-// What explainStages says of a plan, whose model must still be where it was.
+// What explainStages says of a plan. Its model is read again from where the plan says that it is, and its
+// step made again. Errors: of loadForward and trainingFamily (kMissingInput where the model is gone,
+// kBadModel and kConfiguration where it is not what the plan was made of any more), and of explainStages
+// where the plan does not fit the step. What `progress` throws ends it.
 std::vector<StageExplanation> explainPlan(const Plan& plan, int alternatives,
                                           const ProgressCallback& progress);
 

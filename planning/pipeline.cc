@@ -1,5 +1,7 @@
 #include "planning/pipeline.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 #include "partition/stages/megatron_grid.h"
 #include "planning/model/file_shardings.h"
 #include "planning/model/forward_model.h"
+#include "planning/model/microbatches.h"
 #include "planning/model/module_notes.h"
 #include "planning/model/plan_description.h"
 #include "planning/model/training_step.h"
@@ -111,7 +114,9 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
   const bool measured = request.profile && applyProfile(options.cluster, *request.profile);
 
   // The model, its loss, its batch. The number of microbatches depends on how many stages are asked for.
-  ForwardModel model = loadForward(request, askedStages(options), progress);
+  AskedStages stages = askedStages(options);
+  stages.widest = std::max(stages.widest, static_cast<int>(request.fewest_rows));
+  ForwardModel model = loadForward(request, stages, progress);
   useFileShardings(model, options.sharding);
   if (model.optimizer && !request.optimizer_given) useFileOptimizer(model, request.given.optimizer);
 
@@ -124,6 +129,9 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
 
     const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
     if (trains) describeTraining(request, model, planned.plan);
+    const std::vector<std::string> outputs = trains ? std::vector<std::string>() : model.outputs;
+    if (std::string note = severalBatchesNote(model, outputs); !note.empty())
+      planned.plan.notes.push_back(std::move(note));
     planned.trains = trains ? trainedSummary(model.graph, model.loss) : "evaluates; trains nothing";
 
     // Layers, stages, devices, schedule, shardings, and the programs of steps of all sizes. A search decides
@@ -160,6 +168,29 @@ PlannedTraining planAsked(const PlanRequest& asked, const ProgressCallback& prog
   fail(ErrorCode::kBadModel, "{}: {}. {}, or {}", asked.model_path, error.cause(), advice, error.wayOut());
 }
 
+// Where a batch cannot be cut into single rows: with at least two in each microbatch, in as many as are asked
+// for, of a batch that is chosen, or else in as many as are chosen then. Nothing where that is no way out.
+std::optional<PlannedTraining> planOfTwoRows(const PlanRequest& asked, const BatchCutError& error,
+                                             const ProgressCallback& progress, Interruption* interruption) {
+  if (error.rows() != 1 || asked.microbatches == 1 ||
+      asked.partition.stages.kind == StagesRequest::Kind::kSearched)
+    return std::nullopt;
+  PlanRequest larger = asked;
+  larger.fewest_rows = 2;
+  larger.uncut = error.cause();
+  for (const int64_t microbatches : {asked.microbatches, int64_t{0}}) {
+    larger.microbatches = microbatches;
+    try {
+      PlannedTraining planned = planAsked(larger, progress, interruption);
+      if (planned.plan.microbatches > 1) return planned;
+    } catch (const Error& other) {
+      if (other.code() != ErrorCode::kBadModel && other.code() != ErrorCode::kConfiguration) throw;
+    }
+    if (microbatches == 0) break;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& progress,
@@ -169,6 +200,17 @@ PlannedTraining planTraining(const PlanRequest& asked, const ProgressCallback& p
     return planAsked(asked, progress, interruption);
   } catch (const BatchCutError& error) {
     if (asked.accumulate > 1) failUncut(asked, error);
+    std::optional<PlannedTraining> larger = planOfTwoRows(asked, error, progress, interruption);
+    const bool as_asked =
+        larger && (asked.microbatches == 0 || larger->plan.microbatches == asked.microbatches);
+    if (as_asked) return std::move(*larger);
+    if (larger) {
+      const Plan& plan = larger->plan;
+      fail(ErrorCode::kBadModel,
+           "{}: {}. With more than one row in each microbatch it can be cut (--dim {}={} --microbatches {})",
+           asked.model_path, error.cause(), plan.batch_dimension, plan.dimensions.at(plan.batch_dimension),
+           plan.microbatches);
+    }
     if (asked.microbatches > 1) throw;
     whole.microbatches = 1;
     whole.uncut = error.cause();

@@ -228,6 +228,34 @@ std::vector<ModuleScope> moduleScopes(const Node& node) {
   return scopes;
 }
 
+std::string modulePath(const std::string& node) {
+  const size_t end = node.rfind('/');
+  if (node.empty() || node.front() != '/' || end == 0) return "";
+  std::string path, last;
+  for (size_t start = 1; start < end;) {
+    const size_t stop = std::min(node.find('/', start), end);
+    const std::string part = node.substr(start, stop - start);
+    if (!last.empty() && part.starts_with(last + ".")) path.resize(path.size() - last.size());
+    if (!path.empty() && path.back() != '.') path += '.';
+    path += part;
+    last = part;
+    start = stop + 1;
+  }
+  return path;
+}
+
+std::pair<std::string, std::string> differingModules(const std::string& a, const std::string& b) {
+  size_t end = 0;  // characters that both end with, whole names alone
+  for (size_t n = 1; n <= std::min(a.size(), b.size()) && a[a.size() - n] == b[b.size() - n]; ++n) {
+    const auto whole = [&](const std::string& s) { return n == s.size() || s[s.size() - n - 1] == '.'; };
+    if (whole(a) && whole(b)) end = n;
+  }
+  const auto outer = [&](const std::string& path) {
+    return path.size() > end ? path.substr(0, path.size() - end - (end > 0 ? 1 : 0)) : "";
+  };
+  return {outer(a), outer(b)};
+}
+
 TracedRegion tracedRegion(const Node& node) {
   constexpr std::string_view kBegin = "File \"";
   const std::string_view text = metadataOf(node.metadata, kStackTrace);

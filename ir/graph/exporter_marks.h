@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ir/graph/graph.h"
@@ -81,6 +82,14 @@ struct ModuleScope {
 // The modules around a node, outermost first; empty when the exporter says none. Where there are no marks,
 // from names such as "/transformer/h.0/attn/MatMul" of the TorchScript exporter.
 std::vector<ModuleScope> moduleScopes(const Node& node);
+
+// Of the name of a node of the TorchScript exporter: "/decoder/block.0/q/MatMul" -> "decoder.block.0.q"; ""
+// for a node of the outermost module. A container that is called itself is there twice:
+// "/layers/layers.0/MatMul" is of layers.0.
+std::string modulePath(const std::string& node);
+// The outermost modules that two paths do not share, their common end left out: "t.layers.0" and "t.layers.1"
+// of "t.layers.0.fc" and "t.layers.1.fc".
+std::pair<std::string, std::string> differingModules(const std::string& a, const std::string& b);
 
 // Code of its own that torch.export makes of a part of the module, such as what is computed under
 // torch.no_grad() or autocast, and traces again.

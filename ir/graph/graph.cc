@@ -1,7 +1,6 @@
 #include "ir/graph/graph.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <unordered_set>
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "ir/base/error.h"
-#include "ir/graph/graph_print.h"
 
 namespace pipeshard {
 namespace {

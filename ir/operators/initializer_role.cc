@@ -162,6 +162,30 @@ std::vector<InitializerRole> initializerRoles(const Graph& graph) {
   return roles;
 }
 
+std::vector<ValueId> runningStatistics(const Graph& graph) {
+  if (std::none_of(graph.nodes.begin(), graph.nodes.end(), normalizesByBatch)) return {};
+  constexpr size_t kFirstStatistic = 3;  // mean and variance stand behind scale and bias
+  const std::vector<NodeId> producer = computeUseDef(graph).producer;
+  const auto handsOn = [](const Node& node) {
+    return !node.inputs.empty() && (isView(node) || node.is("Cast") || node.is("CastLike"));
+  };
+  std::vector<ValueId> found;
+  for (const Node& node : graph.nodes) {
+    if (!normalizesByBatch(node)) continue;
+    for (size_t i = kFirstStatistic; i < node.inputs.size(); ++i) {
+      ValueId source = node.inputs[i];
+      while (source.valid() && producer[source.index()].valid()) {
+        const Node& maker = graph.node(producer[source.index()]);
+        source = handsOn(maker) ? maker.inputs[0] : ValueId();
+      }
+      const bool is_of_file =
+          source.valid() && graph.initializers.contains(source) && !isFolded(graph.value(source));
+      if (is_of_file && std::find(found.begin(), found.end(), source) == found.end()) found.push_back(source);
+    }
+  }
+  return found;
+}
+
 void keepLayerWeights(Graph& graph) {
   const std::vector<InitializerRole> roles = initializerRoles(graph);
   for (const auto& [id, initializer] : graph.initializers) {

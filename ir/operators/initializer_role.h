@@ -25,6 +25,10 @@ std::vector<InitializerRole> initializerRoles(const Graph& graph);
 // An additive mask, by the numbers that it holds.
 bool looksLikeMask(const Constant& constant);
 
+// What batch normalisations in training mode read as their running mean and variance: initializers of the
+// file, also where views and casts hand them on. They change with every microbatch. Each once.
+std::vector<ValueId> runningStatistics(const Graph& graph);
+
 // Marks what is a parameter by its place alone (the slope of a PRelu of one element), which stays one when an
 // operator is lowered or rewritten.
 void keepLayerWeights(Graph& graph);

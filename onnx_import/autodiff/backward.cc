@@ -139,7 +139,8 @@ class Differentiation {
     std::vector<GradientPart> parts;
     for (const Contribution& contribution : contributions) parts.push_back(contribution.part);
     GradientContext context(builder_, by, {}, {});
-    return joinGradientParts(context, builder_, graph().shape(value), parts);
+    const Shape shape = graph().shape(value);  // a copy: joining adds values, and those that are there move
+    return joinGradientParts(context, builder_, shape, parts);
   }
 
   void requireKnownType(const Node& node, ValueId value) const {

@@ -1,9 +1,11 @@
 #include "onnx_import/autodiff/forward_states.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
@@ -12,8 +14,7 @@ namespace {
 constexpr size_t kStatistics[] = {3, 4};
 
 bool keepsStatistics(const Node& node) {
-  return node.is("BatchNormalization") && node.opset_version >= 14 &&
-         node.intAttribute("training_mode", 0) != 0 && node.inputs.size() == 5;
+  return normalizesByBatch(node) && node.opset_version >= 14 && node.inputs.size() == 5;
 }
 
 class StateFinder {
@@ -51,7 +52,12 @@ class StateFinder {
       } else if (state == nullptr && again == nullptr && isState(input)) {
         state = &states_.emplace_back(State{input, {}, id});
       }
-      if (state != nullptr) state->updated = output(id, position - 2, state->value);
+      if (state == nullptr) {
+        if (overtaken_.contains(input)) refuseOvertaken(id, input);
+        continue;
+      }
+      if (state->updated.valid()) overtaken_.insert(state->updated);
+      state->updated = output(id, position - 2, state->value);
     }
   }
 
@@ -101,16 +107,49 @@ class StateFinder {
          describeNode(graph_.node(reader)));
   }
 
+  [[noreturn]] void refuseOvertaken(NodeId id, ValueId updated) const {
+    fail(ErrorCode::kBadModel,
+         "{} reads the running statistics '{}', which another batch normalization has updated since: nothing "
+         "says which of the two is kept; export the model so that each call follows the one before",
+         describeNode(graph_.node(id)), graph_.value(updated).name);
+  }
+
   Graph& graph_;
   GraphBuilder builder_;
   const size_t first_forward_;
   std::vector<State> states_;
+  std::set<ValueId> overtaken_;  // updated statistics that a later call has updated again
 };
+
+// What nodes between make the value of, in the same type and shape; the value itself where there is none.
+ValueId sameNumbers(const Graph& graph, const std::vector<NodeId>& producer, ValueId value) {
+  ValueId source = value, same = value;
+  while (producer[source.index()].valid()) {
+    const Node& maker = graph.node(producer[source.index()]);
+    if (!isView(maker) || !maker.inputs.at(0).valid()) break;
+    source = maker.inputs[0];
+    if (graph.dataType(source) == graph.dataType(value) && graph.shape(source) == graph.shape(value))
+      same = source;
+  }
+  return same;
+}
 
 }  // namespace
 
 std::vector<ForwardState> findForwardStates(Graph& graph, size_t first_forward) {
   return StateFinder(graph, first_forward).run();
+}
+
+void readStatisticsAtOnce(Graph& graph) {
+  if (std::none_of(graph.nodes.begin(), graph.nodes.end(), keepsStatistics)) return;
+  const std::vector<NodeId> producer = computeUseDef(graph).producer;
+  for (Node& node : graph.nodes) {
+    if (!keepsStatistics(node)) continue;
+    for (const size_t position : kStatistics) {
+      ValueId& statistic = node.inputs[position];
+      if (statistic.valid()) statistic = sameNumbers(graph, producer, statistic);
+    }
+  }
 }
 
 }  // namespace pipeshard

@@ -22,8 +22,15 @@ namespace pipeshard {
 //
 // The result is in the order of the first readers, mean before variance; exactly one node of the graph reads
 // each `value`. Errors: kBadModel naming the state and its readers, if anything else of the graph reads it
-// (two normalisations with other scales that share a mean, a prologue): nobody could say when it should read
-// which value.
+// (two normalisations with other scales that share a mean, a prologue, a cast for a second call): nobody
+// could say when it should read which value. Also where a normalisation reads an updated one that another
+// has updated since: nobody would take what it gives.
 std::vector<ForwardState> findForwardStates(Graph& graph, size_t first_forward);
+
+// Batch normalisations in training mode that read a running statistic through nodes that give the same
+// numbers in the same shape (the exporter writes an Identity for the second call of a module) read the
+// statistic itself. The nodes between stay, for removeDeadCode. To be called before findForwardStates on a
+// prepared graph.
+void readStatisticsAtOnce(Graph& graph);
 
 }  // namespace pipeshard

@@ -7,9 +7,15 @@
 namespace pipeshard {
 namespace {
 
+// A row of minus infinities is no number. Where the file puts zeros in for that (a safe softmax), the row's
+// gradient is 0, too.
 void softmaxLike(GradientContext& c, std::string_view function) {
   c.requireVersion(13);
-  const ValueId y = c.output();
+  ValueId y = c.output();
+  if (c.isReadBy({"IsNaN"})) {
+    const ValueId hidden = c.op("IsNaN", {y}, DataType::kBool, c.shape(y));
+    y = c.where(hidden, c.scalar(c.type(y), 0), y);
+  }
   c.give(0, c.function(function, "", {c.outputGradient(), y}, c.type(y), c.shape(y),
                        {{"axis", c.node().intAttribute("axis", -1)}}));
 }

@@ -1,21 +1,18 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, CumSum.
 #include <algorithm>
-#include <numeric>
 
+#include "ir/graph/exporter_marks.h"
+#include "ir/operators/reduced_axes.h"
 #include "onnx_import/autodiff/gradient_rules.h"
 
 namespace pipeshard {
 namespace {
 
-// The reduced axes, from input 1 (newer versions) or the attribute (older ones), as [0, rank).
-std::vector<int64_t> reducedAxes(const GradientContext& c) {
+// The reduced axes as [0, rank), ascending.
+std::vector<int64_t> foldedAxes(const GradientContext& c) {
   const size_t rank = c.shape(c.input(0)).size();
-  std::vector<int64_t> axes = c.node().intsAttribute("axes");
-  if (const auto input = c.constantIntegers(1)) axes = *input;
-  if (axes.empty() && c.node().intAttribute("noop_with_empty_axes", 0) == 0) {
-    axes.resize(rank);
-    std::iota(axes.begin(), axes.end(), 0);
-  }
+  std::vector<int64_t> axes =
+      reducedAxes(c.node(), c.constantIntegers(1).value_or(c.node().intsAttribute("axes")), rank);
   for (int64_t& axis : axes) axis = normalizeAxis(axis, rank);
   std::sort(axes.begin(), axes.end());
   return axes;
@@ -34,21 +31,35 @@ ValueId spread(GradientContext& c, ValueId dy, const Shape& kept_shape) {
 }
 
 void reduceSumGradient(GradientContext& c) {
-  c.give(0, spread(c, c.outputGradient(), keptShape(c, reducedAxes(c))));
+  c.give(0, spread(c, c.outputGradient(), keptShape(c, foldedAxes(c))));
 }
 
 void reduceMeanGradient(GradientContext& c) {
-  const Shape kept_shape = keptShape(c, reducedAxes(c));
+  const Shape kept_shape = keptShape(c, foldedAxes(c));
   const double parts =
       static_cast<double>(elementCount(c.shape(c.input(0)))) / static_cast<double>(elementCount(kept_shape));
   c.give(0, spread(c, c.scale(c.outputGradient(), 1 / parts), kept_shape));
 }
 
-// Equal extremes share the gradient.
+// max(dim) and min(dim), which give the place as well: PyTorch's gradient is of the first of equal extremes.
+bool hasOnePlace(const GradientContext& c) {
+  const ExportedCall call = exportedCall(c.node());
+  return isCallOf(call, "aten.max.dim") || isCallOf(call, "aten.min.dim");
+}
+
+// Else (amax, or not told) equal extremes share the gradient.
 void reduceExtremeGradient(GradientContext& c) {
-  const std::vector<int64_t> axes = reducedAxes(c);
+  const std::vector<int64_t> axes = foldedAxes(c);
   const Shape kept_shape = keptShape(c, axes);
   const ValueId x = c.input(0);
+  if (axes.size() == 1 && hasOnePlace(c)) {
+    const ValueId place = c.op(c.node().is("ReduceMax") ? "ArgMax" : "ArgMin", {x}, DataType::kInt64,
+                               kept_shape, {{"axis", axes[0]}, {"keepdims", int64_t{1}}});
+    const ValueId dy = c.reshape(c.outputGradient(), kept_shape);
+    const Shape shape = c.shape(x);
+    return c.give(0, c.function("GatherElementsGrad", "", {dy, place, c.integers(shape)}, c.type(dy), shape,
+                                {{"axis", axes[0]}}));
+  }
   const ValueId hit = c.cast(c.compare("Equal", x, c.reshape(c.output(), kept_shape)), c.type(x));
   const ValueId share =
       c.binary("Div", c.reshape(c.outputGradient(), kept_shape), c.reduceSum(hit, axes, true));
@@ -58,7 +69,7 @@ void reduceExtremeGradient(GradientContext& c) {
 // The slope in an element is the product of the others: the product of all but the zeros, divided by the
 // element if it is none, and 0 where another one is zero.
 void reduceProdGradient(GradientContext& c) {
-  const std::vector<int64_t> axes = reducedAxes(c);
+  const std::vector<int64_t> axes = foldedAxes(c);
   if (axes.empty()) return c.give(0, c.outputGradient());
   const ValueId x = c.input(0);
   const ValueId zero = c.scalar(c.type(x), 0);

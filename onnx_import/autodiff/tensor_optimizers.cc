@@ -1,7 +1,6 @@
 // Updates that read whole tensors.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>

@@ -125,6 +125,8 @@ bool hasGradientRule(std::string_view domain, std::string_view op_type) {
 TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& optimizer,
                                  const std::vector<ParameterGroup>& groups, const UpdateExtras& extras) {
   requireOpset(forward.graph);
+  const bool trains = optimizer.kind != OptimizerSpec::Kind::kNone;
+  if (trains) readStatisticsAtOnce(forward.graph);  // what lay between is dead
   keepWhatIsWanted(forward);
   const size_t prologue_nodes = movePrologueFirst(forward);
   TrainingGraph training;
@@ -135,7 +137,6 @@ TrainingGraph buildTrainingGraph(ForwardGraph forward, const OptimizerSpec& opti
   training.outputs = std::move(forward.outputs);
   training.microbatches = forward.microbatches;
   Graph& graph = training.graph;
-  const bool trains = optimizer.kind != OptimizerSpec::Kind::kNone;
   PIPESHARD_CHECK(!trains || (training.loss.valid() && training.outputs.empty()),
                   "training needs a loss, and gives no outputs");
   if (trains) training.forward_states = findForwardStates(graph, prologue_nodes);

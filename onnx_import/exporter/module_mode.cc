@@ -11,6 +11,8 @@
 #include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "ir/graph/exporter_marks.h"
+#include "ir/graph/weight_role.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/exporter/converter_traps.h"
 #include "onnx_import/prepare/splice.h"
 
@@ -41,10 +43,6 @@ const Node* writerOf(const Graph& graph, const std::vector<NodeId>& producer, Va
 // and 2.
 constexpr size_t kRunningMean = 3;
 
-bool isInTrainingMode(const Node& node) {
-  return node.is("BatchNormalization") && node.intAttribute("training_mode", 0) != 0;
-}
-
 // PyTorch's momentum of None (an average over all batches) is 0 in the call, and 1 in ONNX; InstanceNorm
 // reads what is computed of its statistics. An Identity computes nothing: with one the TorchScript exporter
 // merges statistics that are equal.
@@ -56,6 +54,18 @@ bool movesStatistics(const Graph& graph, const std::vector<NodeId>& producer, co
     writer = writerOf(graph, producer, mean);
   }
   return normalization.floatAttribute("momentum", 0.9f) != 1 && graph.initializers.contains(mean);
+}
+
+// Is a statistic the module's, or computed of one that is?
+bool isOfModule(const Graph& graph, const std::vector<NodeId>& producer, ValueId statistic) {
+  for (const Node* writer = writerOf(graph, producer, statistic); writer != nullptr;
+       writer = writerOf(graph, producer, statistic)) {
+    if (normalizesByBatch(*writer) || writer->inputs.empty() || !writer->inputs[0].valid()) return false;
+    statistic = writer->inputs[0];
+  }
+  const Value& value = graph.value(statistic);
+  return graph.initializers.contains(statistic) &&
+         (exportedKind(value) == "BUFFER" || namesBuffer(value.name));
 }
 
 // A folded normalisation has no statistics left: training mode would leave it as it is.
@@ -98,7 +108,7 @@ TrainingModes modesOutside(const Graph& graph) {
   const std::vector<NodeId> producer = computeUseDef(graph).producer;
   TrainingModes modes;
   for (const Node& node : graph.nodes) {
-    modes.normalizations += isInTrainingMode(node) ? 1 : 0;
+    modes.normalizations += normalizesByBatch(node) ? 1 : 0;
     modes.dropouts += dropsAtRandom(graph, producer, node) ? 1 : 0;
   }
   return modes;
@@ -168,7 +178,7 @@ void removeUnread(Graph& graph, std::set<ValueId> constants) {
 // batch_norm(input, weight, bias, running_mean, running_var, training, momentum, ...)
 bool losesTraining(const Node& node) {
   constexpr size_t kTraining = 5;
-  if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) != 0) return false;
+  if (!node.is("BatchNormalization") || normalizesByBatch(node)) return false;
   const ExportedCall call = exportedCall(node);
   if (!isCallOf(call, "batch_norm")) return false;
   const std::vector<std::string> arguments = argumentTexts(call);
@@ -182,7 +192,7 @@ ChangedModes setTrainingMode(Graph& graph) {
   const std::vector<NodeId> producer = computeUseDef(graph).producer;
   const bool tells = std::any_of(graph.nodes.begin(), graph.nodes.end(), losesTraining);
   for (Node& node : graph.nodes) {
-    const bool is_idle = node.is("BatchNormalization") && !isInTrainingMode(node);
+    const bool is_idle = node.is("BatchNormalization") && !normalizesByBatch(node);
     if (is_idle && tells && !losesTraining(node)) {
       ++changed.in_evaluation;
     } else if (is_idle) {
@@ -212,6 +222,16 @@ ChangedModes setTrainingMode(Graph& graph) {
   return changed;
 }
 
+int standingNormalizations(const Graph& graph) {
+  const std::vector<NodeId> producer = computeUseDef(graph).producer;
+  const auto stands = [&](const Node& node) {
+    if (!normalizesByBatch(node) || node.inputs.size() <= kRunningMean) return false;
+    const ValueId mean = node.inputs[kRunningMean];
+    return mean.valid() && isOfModule(graph, producer, mean) && !movesStatistics(graph, producer, node);
+  };
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), stands));
+}
+
 TrainingModes trainingModes(const Graph& graph) {
   TrainingModes modes;
   addModes(graph, modes);
@@ -239,7 +259,7 @@ void dropUpdatedStatistics(Graph& graph) {
     const bool hands_on = node.is("Identity") && kept.contains(node.inputs.at(0));
     for (ValueId& input : node.inputs) input = of(input);
     if (hands_on) kept[node.outputs.at(0)] = node.inputs[0];
-    if (!isInTrainingMode(node)) continue;
+    if (!normalizesByBatch(node)) continue;
     for (size_t o = 1; o < node.outputs.size() && o <= 2; ++o) {
       if (node.outputs[o].valid()) kept[node.outputs[o]] = node.inputs.at(kRunningMean + o - 1);
     }

@@ -29,6 +29,10 @@ bool losesTraining(const Node& node);
 // Error(kConfiguration) where a converter has folded the normalisations (converter_traps.h).
 ChangedModes setTrainingMode(Graph& graph);
 
+// Of the batch normalisations that the file itself has in training mode, how many have running statistics of
+// the module (by name or mark) that stay as they are: what is read is computed of them, or the momentum is 1.
+int standingNormalizations(const Graph& graph);
+
 // What is in training mode.
 struct TrainingModes {
   int normalizations = 0;  // batch normalisations that take the statistics of a batch

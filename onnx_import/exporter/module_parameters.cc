@@ -445,6 +445,20 @@ class Restorer {
   bool calls_are_gone_ = false;  // whose parameters cannot be known
 };
 
+// A file has no two values of one name: where the exporter keeps such a parameter, its file cannot be read.
+void nameClashes(const Graph& graph, std::vector<LostParameter>& lost) {
+  for (LostParameter& parameter : lost) {
+    const auto made = std::ranges::find_if(graph.nodes, [&](const Node& node) {
+      return std::ranges::any_of(node.outputs, [&](ValueId output) {
+        return output.valid() && graph.value(output).name == parameter.name;
+      });
+    });
+    if (made != graph.nodes.end())
+      parameter.reason +=
+          fmt::format("; it is called like what {} makes: rename it in the module", describeNode(*made));
+  }
+}
+
 }  // namespace
 
 ModuleParameters restoreParameters(Graph& graph) {
@@ -460,6 +474,7 @@ ModuleParameters restoreParameters(Graph& graph) {
       if (std::ranges::find(found.lost, parameter.name, &LostParameter::name) == found.lost.end())
         found.lost.push_back(std::move(parameter));
     }
+    nameClashes(graph, found.lost);
     return found;
   }
   ModuleParameters found;

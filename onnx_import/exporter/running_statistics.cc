@@ -14,6 +14,7 @@
 #include "ir/graph/weight_role.h"
 #include "ir/operators/initializer_role.h"
 #include "ir/operators/operator_facts.h"
+#include "onnx_import/exporter/module_mode.h"
 
 namespace pipeshard {
 namespace {
@@ -257,6 +258,35 @@ std::string takeWrittenStatistics(Graph& graph) {
       "taken for running statistics of batch normalisations that the converter wrote in pieces: {}: not "
       "trained (--train trains them), and --mode training cannot have them follow batches",
       listed(names, kMostNames));
+}
+
+namespace {
+
+// What a running mean is a view of, or was before normalisations updated it.
+ValueId firstStatistic(const Graph& graph, const std::vector<NodeId>& producer, ValueId mean) {
+  while (mean.valid() && producer[mean.index()].valid()) {
+    const Node& maker = graph.node(producer[mean.index()]);
+    const bool updates = maker.is("BatchNormalization") && maker.outputs.size() > 1 &&
+                         maker.outputs[1] == mean && maker.inputs.size() > kFirstStatistic;
+    if (!updates && !isView(maker)) break;
+    mean = maker.inputs.at(updates ? kFirstStatistic : 0);
+  }
+  return mean;
+}
+
+}  // namespace
+
+std::map<ValueId, int> callsByMean(const Graph& graph) {
+  const std::vector<NodeId> producer = computeUseDef(graph).producer;
+  const bool tells = std::any_of(graph.nodes.begin(), graph.nodes.end(), losesTraining);
+  std::map<ValueId, int> calls;
+  for (const Node& node : graph.nodes) {
+    if (!node.is("BatchNormalization") || node.inputs.size() <= kFirstStatistic) continue;
+    if (tells && !losesTraining(node) && !normalizesByBatch(node)) continue;
+    const ValueId mean = firstStatistic(graph, producer, node.inputs[kFirstStatistic]);
+    if (mean.valid()) ++calls[mean];
+  }
+  return calls;
 }
 
 }  // namespace pipeshard

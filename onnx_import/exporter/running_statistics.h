@@ -2,6 +2,7 @@
 // a batch normalisation that is written in pieces.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "ir/graph/graph.h"
@@ -25,5 +26,10 @@ int separateStatistics(Graph& graph);
 // is computed of x, as that of a layer normalisation, is no weight.) To be called on the graph as read.
 // Returns a sentence that names them; "" where there are none.
 std::string takeWrittenStatistics(Graph& graph);
+
+// By running mean, how many batch normalisations of the main graph read it, at once, through views or as
+// another one has updated it: how often a forward pass calls the module. Where the file tells which were in
+// training mode, those alone.
+std::map<ValueId, int> callsByMean(const Graph& graph);
 
 }  // namespace pipeshard

@@ -22,43 +22,11 @@ namespace pipeshard {
 namespace {
 
 constexpr std::string_view kAnonymous = "onnx::";
-constexpr std::string_view kBias = ".bias";
+constexpr std::string_view kBias = ".bias", kWeight = ".weight";
 constexpr std::string_view kProjectionBias = ".in_proj_bias";  // of nn.MultiheadAttention
-
-// "/decoder/block.0/q/MatMul" -> "decoder.block.0.q"; "" for a node of the outermost module. A container that
-// is called itself is there twice: "/layers/layers.0/MatMul" is of layers.0.
-std::string modulePath(const std::string& node) {
-  const size_t end = node.rfind('/');
-  if (node.empty() || node.front() != '/' || end == 0) return "";
-  std::string path, last;
-  for (size_t start = 1; start < end;) {
-    const size_t stop = std::min(node.find('/', start), end);
-    const std::string part = node.substr(start, stop - start);
-    if (!last.empty() && part.starts_with(last + ".")) path.resize(path.size() - last.size());
-    if (!path.empty() && path.back() != '.') path += '.';
-    path += part;
-    last = part;
-    start = stop + 1;
-  }
-  return path;
-}
 
 // "MatMul_1" of "/attn/MatMul_1": the operator and, from the second of a call on, its number.
 std::string operatorName(const Node& node) { return node.name.substr(node.name.rfind('/') + 1); }
-
-// The outermost modules that two paths do not share, their common end left out: "t.layers.0" and "t.layers.1"
-// of "t.layers.0.fc" and "t.layers.1.fc".
-std::pair<std::string, std::string> differingModules(const std::string& a, const std::string& b) {
-  size_t end = 0;  // characters that both end with, whole names alone
-  for (size_t n = 1; n <= std::min(a.size(), b.size()) && a[a.size() - n] == b[b.size() - n]; ++n) {
-    const auto whole = [&](const std::string& s) { return n == s.size() || s[s.size() - n - 1] == '.'; };
-    if (whole(a) && whole(b)) end = n;
-  }
-  const auto outer = [&](const std::string& path) {
-    return path.size() > end ? path.substr(0, path.size() - end - (end > 0 ? 1 : 0)) : "";
-  };
-  return {outer(a), outer(b)};
-}
 
 class TorchScript {
  public:
@@ -83,6 +51,7 @@ class TorchScript {
       nodes.push_back(std::move(node));
     }
     graph_.nodes = std::move(nodes);
+    findShared();
     nameShared();
     nameComputed();
   }
@@ -246,6 +215,37 @@ class TorchScript {
     return paths_.contains(module) && !has_parameters ? module : path;
   }
 
+  // What a Linear (one product by a Transpose, and a bias) or an Embedding reads of others is its own, too.
+  void findShared() {
+    std::map<ValueId, const Node*> turned;
+    std::map<std::string, std::set<std::string>> operators;  // by the paths of modules
+    for (const Node& node : graph_.nodes) {
+      if (node.is("Transpose")) turned[node.outputs[0]] = &node;
+      std::set<std::string>& its = operators[modulePath(node.name)];
+      if (!node.is("Constant") && !its.insert(node.op_type).second) its.insert("another");
+    }
+    const std::set<std::string> linear{"Add", "Gemm", "MatMul", "Transpose"}, embedding{"Gather", "Mul"};
+    for (const Node& node : graph_.nodes) {
+      const std::string path = modulePath(node.name);
+      const auto& its = operators[path];
+      const bool has_product = its.contains("MatMul") || its.contains("Gemm");
+      if (!std::ranges::includes(has_product ? linear : embedding, its)) continue;
+      if (!has_product && !node.is("Gather")) continue;
+      for (const ValueId input : node.inputs) {
+        const auto by = turned.find(input);
+        const bool is_turned = by != turned.end() && modulePath(by->second->name) == path;
+        share(calledModule(node), is_turned ? by->second->inputs[0] : input);
+      }
+    }
+  }
+
+  void share(const std::string& path, ValueId id) {
+    if (path.empty() || !isFloatWeight(id) || isAnonymous(id) || hasModules(path)) return;
+    const std::string& own = graph_.value(id).name;
+    if (own.starts_with(path + ".") || !(own.ends_with(kWeight) || own.ends_with(kBias))) return;
+    shared_.emplace_back(id, path + own.substr(own.rfind('.')));
+  }
+
   // Modules that share a weight have it under names of their own.
   void nameShared() {
     for (const auto& [id, name] : shared_) {
@@ -350,7 +350,9 @@ class TorchScript {
     const std::string path = calledModule(product);
     if (const auto found = bias_of_.find(product.outputs[0]); found != bias_of_.end()) {
       const std::string& bias = graph_.value(found->second).name;
-      if (bias.ends_with(kBias)) return bias.substr(0, bias.size() - kBias.size()) + ".weight";
+      // One of a module around the product's is added behind it there, or tied to the product's own.
+      if (bias.ends_with(kBias) && !path.starts_with(bias.substr(0, bias.size() + 1 - kBias.size())))
+        return bias.substr(0, bias.size() - kBias.size()) + std::string(kWeight);
       if (bias == path + std::string(kProjectionBias)) return path + ".in_proj_weight";
     }
     return path.empty() || hasModules(path) ? "" : path + ".weight";

@@ -1,6 +1,5 @@
 #include "onnx_import/format/graph_to_proto.h"
 
-#include <set>
 #include <unordered_map>
 
 #include <onnx/defs/schema.h>

@@ -1,6 +1,5 @@
 #include "onnx_import/format/proto_to_graph.h"
 
-#include <set>
 #include <unordered_map>
 
 #include "ir/base/error.h"

@@ -1,7 +1,5 @@
 #include "onnx_import/format/training_info.h"
 
-#include <utility>
-
 #include "ir/base/error.h"
 #include "onnx_import/format/external_data.h"
 #include "onnx_import/format/graph_to_proto.h"

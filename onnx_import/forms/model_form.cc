@@ -161,9 +161,4 @@ ReducedForm reduceForm(Graph& graph, const ReduceOptions& options) {
   return reduced;
 }
 
-FoundForm recogniseForm(const Graph& graph, const std::string& loss) {
-  Graph copy = graph;
-  return reduceForm(copy, {loss, true}).found;
-}
-
 }  // namespace pipeshard

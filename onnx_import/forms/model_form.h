@@ -65,7 +65,4 @@ struct ReduceOptions {
 // training_info_form.h).
 ReducedForm reduceForm(Graph& graph, const ReduceOptions& options = {});
 
-// The form alone. Errors as above, but for updates that are not understood.
-FoundForm recogniseForm(const Graph& graph, const std::string& loss = "");
-
 }  // namespace pipeshard

@@ -120,29 +120,25 @@ std::vector<bool> StepGraph::fromBatch(const std::vector<ValueId>& weights) cons
     const bool weight = std::find(weights.begin(), weights.end(), id) != weights.end();
     result[id.index()] = feedsLoss(id) && !weight && !graph_.initializers.contains(id);
   }
+  return spread(std::move(result));
+}
+
+std::vector<bool> StepGraph::spread(std::vector<bool> values) const {
   for (const Node& node : graph_.nodes) {
     bool any = false;
     for (size_t i = 0; i < node.inputs.size(); ++i)
-      any = any || (node.inputs[i].valid() && readsContent(node, i) && result[node.inputs[i].index()]);
+      any = any || (node.inputs[i].valid() && readsContent(node, i) && values[node.inputs[i].index()]);
     for (ValueId id : node.outputs) {
-      if (id.valid()) result[id.index()] = any;
+      if (id.valid()) values[id.index()] = any;
     }
   }
-  return result;
+  return values;
 }
 
 std::vector<bool> StepGraph::fromGiven() const {
   std::vector<bool> result(graph_.values.size(), false);
   for (size_t i = 0; i < result.size(); ++i) result[i] = isGiven(ValueId(i));
-  for (const Node& node : graph_.nodes) {
-    bool any = false;
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      any = any || (node.inputs[i].valid() && readsContent(node, i) && result[node.inputs[i].index()]);
-    for (ValueId id : node.outputs) {
-      if (id.valid()) result[id.index()] = any;
-    }
-  }
-  return result;
+  return spread(std::move(result));
 }
 
 bool StepGraph::isGiven(ValueId id) const {

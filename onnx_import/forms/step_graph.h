@@ -70,6 +70,8 @@ class StepGraph {
  private:
   ValueId leafOf(ValueId operand, ValueId like) const;
   ValueId findLoss(const std::string& name) const;
+  // By value: these, and what follows from the content of one of them.
+  std::vector<bool> spread(std::vector<bool> values) const;
 
   Graph graph_;
   UseDef uses_;

@@ -2,7 +2,6 @@
 // sequences, without keys and values of an earlier call.
 #include <algorithm>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "ir/base/error.h"

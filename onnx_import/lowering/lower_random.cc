@@ -40,8 +40,6 @@ void lowerBiasDropout(LoweringContext& c) {
   c.give(0, c.hasInput(2) ? c.binary("Add", y, c.input(2)) : y);
 }
 
-DataType computedType(DataType type) { return type == DataType::kFloat64 ? type : DataType::kFloat32; }
-
 // low + (high - low) u.
 void lowerUniform(LoweringContext& c) {
   const DataType type = computedType(c.outputType());

@@ -2,22 +2,18 @@
 // the type of its input, that of ReduceLogSumExp overflows.
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
+#include "ir/operators/reduced_axes.h"
 #include "onnx_import/lowering/lowering_rules.h"
 
 namespace pipeshard {
 namespace {
 
-// The axes of a reduction, an input since opset 18 and an attribute before; all of them if it has none,
-// unless it says that none means none.
-std::vector<int64_t> reducedAxes(const LoweringContext& c) {
-  std::vector<int64_t> axes = c.constantIntegers(1).value_or(c.node().intsAttribute("axes"));
-  if (axes.empty() && c.node().intAttribute("noop_with_empty_axes", 0) == 0) {
-    axes.resize(c.rank(c.input(0)));
-    std::iota(axes.begin(), axes.end(), 0);
-  }
+// The reduced axes as [0, rank), in the node's order.
+std::vector<int64_t> axesFolded(const LoweringContext& c) {
+  std::vector<int64_t> axes = reducedAxes(
+      c.node(), c.constantIntegers(1).value_or(c.node().intsAttribute("axes")), c.rank(c.input(0)));
   for (int64_t& axis : axes) axis += axis < 0 ? c.rank(c.input(0)) : 0;
   return axes;
 }
@@ -34,7 +30,7 @@ void lowerReduceL2(LoweringContext& c) {
   const DataType type = reducedIn(c.type(c.input(0)));
   const ValueId x = c.cast(c.input(0), type);
   const bool keeps = c.node().intAttribute("keepdims", 1) != 0;
-  const ValueId sum = c.reduce("ReduceSum", c.binary("Mul", x, x), reducedAxes(c), keeps);
+  const ValueId sum = c.reduce("ReduceSum", c.binary("Mul", x, x), axesFolded(c), keeps);
   const ValueId zero = c.scalar(type, 0);
   const ValueId is_zero = c.compare("Equal", sum, zero);
   const ValueId root = c.unary("Sqrt", c.where(is_zero, c.scalar(type, 1), sum));
@@ -46,7 +42,7 @@ void lowerReduceL2(LoweringContext& c) {
 void lowerReduceLogSumExp(LoweringContext& c) {
   const DataType type = reducedIn(c.type(c.input(0)));
   const ValueId x = c.cast(c.input(0), type);
-  const std::vector<int64_t> axes = reducedAxes(c);
+  const std::vector<int64_t> axes = axesFolded(c);
   const bool keeps = c.node().intAttribute("keepdims", 1) != 0;
   ValueId result;
   if (elementCount(c.shape(x)) == 0) {  // there may be no greatest

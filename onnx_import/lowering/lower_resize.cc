@@ -300,7 +300,7 @@ void lowerResize(LoweringContext& c) {
   const ResizeWay way = resizeWay(c);
   if (way.mode != "nearest") {
     if (!isFloatingPoint(type)) c.refuse(fmt::format("mode '{}' of {}", way.mode, dataTypeName(type)));
-    x = c.cast(x, type == DataType::kFloat64 ? type : DataType::kFloat32);
+    x = c.cast(x, computedType(type));
   }
   const std::vector<ResizedAxis> axes = resizedAxes(c, way);
   std::vector<ResizePlaces> places;

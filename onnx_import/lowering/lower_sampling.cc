@@ -4,7 +4,6 @@
 // image as a line, and summed up with weights that are polynomials of what the place has beyond the element
 // below it. Batch and channels stay axes of their own. Within, tensors are [N, taps.., places], with an axis
 // of taps for each axis of the image.
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -97,6 +96,14 @@ ValueId boundedPlaces(LoweringContext& c, const GridSampling& way, size_t axis, 
   return c.where(outside, inside, place);
 }
 
+// A place that is at an end of the image, or was brought back there, has no gradient in PyTorch: the slope
+// between the outermost elements is none of an end's.
+ValueId flatAtEnds(LoweringContext& c, const GridSampling& way, size_t axis, ValueId place) {
+  const ValueId first = c.scalar(c.type(place), 0), last = c.scalar(c.type(place), way.last(axis));
+  const ValueId not_below = c.where(c.compare("LessOrEqual", place, first), first, place);
+  return c.where(c.compare("LessOrEqual", last, place), last, not_below);
+}
+
 // For each power of the fraction, from the highest, the coefficients of the taps' weights: Keys' kernel with
 // slope -3/4 at the distances 1 + f, f, 1 - f and 2 - f.
 const std::vector<std::vector<double>>& cubicPolynomials() {
@@ -133,6 +140,7 @@ AxisTaps tapsAlong(LoweringContext& c, const GridSampling& way, size_t axis) {
   ValueId place = placesAlong(c, way, axis);
   if (nearest) place = c.unary("Round", place);
   place = boundedPlaces(c, way, axis, place);
+  if (way.mode == "linear" && way.padding != "zeros") place = flatAtEnds(c, way, axis, place);
   AxisTaps taps;
   taps.element = place;
   if (way.mode == "linear") taps = linearTaps(c, place, static_cast<int64_t>(axis) + 1);

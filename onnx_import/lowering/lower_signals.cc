@@ -13,8 +13,6 @@
 namespace pipeshard {
 namespace {
 
-DataType signalWork(DataType type) { return type == DataType::kFloat64 ? type : DataType::kFloat32; }
-
 // ---- Fourier transforms: a product with a constant matrix
 
 struct FourierWay {
@@ -68,11 +66,11 @@ ValueId fourierTransform(LoweringContext& c, const FourierWay& way, ValueId x) {
   if (way.length < 1) c.refuse(fmt::format("its length is {}", way.length));
   const int64_t along = std::ssize(shape) - 2;
   const int64_t samples = std::min(shape[along], way.read());
-  x = c.slice(c.cast(x, signalWork(type)), along, 0, samples);
+  x = c.slice(c.cast(x, computedType(type)), along, 0, samples);
   Shape flat(shape.begin(), shape.end() - 2);
   if (flat.empty()) flat.push_back(1);
   flat.push_back(samples * parts);
-  const ValueId matrix = fourierMatrix(c, way, samples, parts, signalWork(type));
+  const ValueId matrix = fourierMatrix(c, way, samples, parts, computedType(type));
   shape[along] = way.results;
   shape.back() = way.resultParts();
   return c.cast(c.reshape(c.matMul(c.reshape(x, flat), matrix), shape), type);
@@ -225,7 +223,11 @@ struct RoiPooling {
 RoiPooling roiPooling(const LoweringContext& c) {
   RoiPooling way;
   way.samples = c.node().intAttribute("sampling_ratio", 0);
-  if (way.samples < 1) c.refuse("its sampling_ratio is 0: how much it samples then depends on the regions");
+  if (way.samples < 1) {
+    c.refuse(
+        "its sampling_ratio is 0: how much it samples then depends on the regions; write it with a number "
+        "(torchvision: roi_align(.., sampling_ratio=2), RoIAlign(.., sampling_ratio=2))");
+  }
   way.scale = static_cast<double>(c.node().floatAttribute("spatial_scale", 1));
   const std::string coordinates = c.node().stringAttribute(
       "coordinate_transformation_mode", c.node().opset_version < 16 ? "output_half_pixel" : "half_pixel");
@@ -239,7 +241,7 @@ RoiPooling roiPooling(const LoweringContext& c) {
 
 // The samples along one axis of the image, [regions, bins * samples, 1].
 ValueId roiPlaces(LoweringContext& c, const RoiPooling& way, int64_t entry, int64_t bins) {
-  const ValueId rois = c.cast(c.input(1), signalWork(c.type(c.input(1))));
+  const ValueId rois = c.cast(c.input(1), computedType(c.type(c.input(1))));
   const DataType type = c.type(rois);
   const auto edge = [&](int64_t column) {
     const ValueId scaled = c.binary("Mul", c.slice(rois, 1, column, column + 1), c.scalar(type, way.scale));
@@ -349,7 +351,7 @@ AxisTaps deformedTaps(LoweringContext& c, const DeformedKernel& way, int64_t axi
       c.reshape(c.input(2), {way.examples, way.offset_groups, way.elements(), way.axes(), way.positions()});
   Shape line(way.axes() + 3, 1);
   line.back() = count;
-  const DataType type = signalWork(c.type(all));
+  const DataType type = computedType(c.type(all));
   const ValueId regular = c.numbers(type, line, kernelPlaces(c, way, axis));
   line[0] = way.examples;
   line[1] = way.offset_groups;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ir/base/error.h"
+#include "ir/operators/reduced_axes.h"
 #include "onnx_import/lowering/lowering_rules.h"
 
 namespace pipeshard {
@@ -229,15 +230,9 @@ void lowerSplitTraining(LoweringContext& c) {
 
 void lowerReduceSumTraining(LoweringContext& c) {
   const ValueId x = c.input(0);
-  std::vector<int64_t> axes = wanted(c, 1);
+  std::vector<int64_t> axes = reducedAxes(c.node(), wanted(c, 1), c.rank(x));
   const bool keep = c.node().intAttribute("keepdims", 1) != 0;
-  if (axes.empty() && c.node().intAttribute("noop_with_empty_axes", 0) != 0)
-    return c.give(0, c.unary("Identity", x));
   for (int64_t& axis : axes) axis = normalizeAxis(axis, c.rank(x));
-  if (axes.empty()) {
-    axes.resize(c.rank(x));
-    std::iota(axes.begin(), axes.end(), 0);
-  }
   c.give(0, axes.empty() ? c.unary("Identity", x) : c.reduce("ReduceSum", x, axes, keep));
 }
 

@@ -50,6 +50,9 @@ const LoweringRules& loweringRules();
 // The rule for a node of the graph, or nullptr.
 const LoweringRule* findLowering(const Graph& graph, const Node& node);
 
+// What rules compute in that need no more than float32: all but float64, which stays what it is.
+inline DataType computedType(DataType type) { return type == DataType::kFloat64 ? type : DataType::kFloat32; }
+
 // One family each.
 void addActivationLowerings(LoweringRules& rules);              // lower_activations.cc
 void addAffineGridLowerings(LoweringRules& rules);              // lower_affine_grid.cc

@@ -8,7 +8,7 @@ namespace pipeshard {
 bool isUnknownOperator(const Graph& graph, const Node& node) {
   return !node.domain.empty() && node.domain != kPipeshardDomain &&
          graph.findFunction(node.domain, node.op_type, node.overload) == nullptr &&
-         findLowering(graph, node) == nullptr && !runsOn(Backend::kCpu, node);
+         findLowering(graph, node) == nullptr && !hasKernel(node);
 }
 
 }  // namespace pipeshard

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -274,6 +275,19 @@ class AttentionFinder : PatternReader {
     return x.size() >= 2 && y.size() >= 2 && std::equal(x.end() - 2, x.end(), y.end() - 2);
   }
 
+  // Do values have leading axes in common with more rows, too, where these have?
+  bool headsAgree(std::initializer_list<ValueId> values) const {
+    if (patterns_.more_rows == nullptr) return true;
+    const Shape* first = nullptr;
+    for (const ValueId value : values) {
+      const Shape* larger = patterns_.more_rows->shape(graph().value(value).name);
+      if (larger == nullptr || larger->size() < 2) continue;
+      if (first != nullptr && leadingAxes(*larger) != leadingAxes(*first)) return false;
+      first = larger;
+    }
+    return true;
+  }
+
   // What K^T was transposed from, or what is to be made of it.
   Operand untransposed(ValueId transposed) const {
     const size_t rank = shape(transposed).size();
@@ -286,7 +300,8 @@ class AttentionFinder : PatternReader {
                          node(inner).intsAttribute("perm") ==
                              lastTwoExchanged(allAxes(shape(node(inner).outputs[0]).size()));
       const NodeId outer = turns ? producer(node(inner).inputs[0]) : NodeId();
-      if (keepsMatrices(outer) && shape(node(outer).inputs[0]) == wanted)
+      if (keepsMatrices(outer) && shape(node(outer).inputs[0]) == wanted &&
+          headsAgree({node(outer).inputs[0], transposed}))
         return {node(outer).inputs[0], {}, wanted};
     }
     ValueId source = transposed;
@@ -324,7 +339,7 @@ class AttentionFinder : PatternReader {
       if (!id.valid() || !node(id).is(op)) return x;
       source = node(id).inputs[0];
     }
-    return shape(source) == shape(x) ? source : x;
+    return shape(source) == shape(x) && headsAgree({source, x}) ? source : x;
   }
 
   // Do the matrices go together? Sets what the call reads.
@@ -343,7 +358,9 @@ class AttentionFinder : PatternReader {
     Shape of_keys = heads_, of_values = values;
     if (is_shared) of_keys.back() = of_values.back() = 1;
     if (queries_.shape.size() < 2 || leadingAxes(shape(node(product_).outputs[0])) != heads_ ||
-        leadingAxes(keys_.shape) != of_keys || leadingAxes(v_.shape) != of_values)
+        leadingAxes(keys_.shape) != of_keys || leadingAxes(v_.shape) != of_values ||
+        (!is_shared && !headsAgree({operands[0], operands[1], node(product_).outputs[0]})) ||
+        (!is_shared && !headsAgree({v, node(values_).outputs[0]})))
       return fmt::format("queries, keys and values differ in their heads: {}, {} and {}",
                          shapeToString(queries_.shape), shapeToString(shape(operands[1])),
                          shapeToString(v_.shape));

@@ -1,6 +1,7 @@
 #include "onnx_import/patterns/attention_overlays.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -10,8 +11,6 @@
 
 namespace pipeshard {
 namespace {
-
-constexpr double kHides = -1e37;  // no number under it is moved by a score
 
 NodeId producerOf(const PatternGraph& patterns, ValueId value) {
   return patterns.uses.producer[value.index()];
@@ -45,7 +44,7 @@ AttentionOverlay addedOverlay(const PatternGraph& patterns, ValueId tensor, Node
     for (const bool inverted : {false, true}) {
       const std::optional<double> seen = numberEverywhere(patterns, inputs[inverted ? 2 : 1]);
       const std::optional<double> hidden = numberEverywhere(patterns, inputs[inverted ? 1 : 2]);
-      if (seen == 0.0 && hidden && *hidden < kHides)
+      if (seen == 0.0 && hidden == -std::numeric_limits<double>::infinity())
         return {AttentionOverlay::Kind::kMask, inputs[0], place, inverted, *hidden, tensor};
     }
   }

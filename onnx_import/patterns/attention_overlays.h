@@ -22,8 +22,9 @@ struct AttentionOverlay {
 // A number in every place of a tensor, the same one.
 std::optional<double> numberEverywhere(const PatternGraph& patterns, ValueId value);
 
-// What adds `tensor` to the scores. Where(seen, 0, -infinity) hides them to the last bit, and so does the
-// lowest float32, which no score moves: it is a mask, which needs a byte for each score, and no number.
+// What adds `tensor` to the scores. Where(seen, 0, -infinity) hides them to the last bit: it is a mask, which
+// needs a byte for each score, and no number. A finite number is added, the lowest as well: a row that it
+// hides whole is even, and its scores have a gradient, which those of a choice have not.
 AttentionOverlay addedOverlay(const PatternGraph& patterns, ValueId tensor, NodeId place);
 
 // The function's attribute `overlays` for these, in the order in which they are put on. Where it has no such

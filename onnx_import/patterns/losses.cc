@@ -1,8 +1,10 @@
 // LogSoftmax over the classes, perhaps viewed otherwise (tokens of all rows in one axis), and the likelihood
 // of labels: SoftmaxCrossEntropyLoss of the scores, viewed likewise. Its gradient is one pass over one
-// matrix; the pair makes a matrix for the likelihood's, and another for the logarithm's.
+// matrix; the pair makes a matrix for the likelihood's, and another for the logarithm's. The logarithm of a
+// Sigmoid is a Softplus.
 #include "onnx_import/patterns/losses.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 
@@ -81,7 +83,54 @@ class CrossEntropyFinder : PatternReader {
   Match match_;
 };
 
+// Before Log: a Sigmoid, perhaps with a Sub from 1 behind it.
+class LogSigmoidFinder : PatternReader {
+ public:
+  LogSigmoidFinder(const PatternGraph& patterns, NodeId logarithm)
+      : PatternReader(patterns), logarithm_(logarithm) {}
+
+  std::optional<Match> find() const {
+    const Node& logarithm = node(logarithm_);
+    NodeId maker = producer(logarithm.inputs[0]);
+    const bool is_rest =
+        maker.valid() && node(maker).is("Sub") && patterns_.numberOf(node(maker).inputs[0]) == 1.0;
+    if (is_rest) maker = producer(node(maker).inputs[1]);
+    if (!maker.valid() || !node(maker).is("Sigmoid") || isBounded()) return std::nullopt;
+    const ValueId x = node(maker).inputs[0];
+    const Shape& whole = shape(x);
+    if (shape(logarithm.outputs[0]) != whole) return std::nullopt;
+    Match match;
+    match.kind = PatternKind::kLogSigmoid;
+    match.is_standard = true;
+    match.function = "Neg";
+    match.inputs = {x};
+    match.output = logarithm.outputs[0];
+    match.nodes = {logarithm_};
+    MadeInput softplus;
+    softplus.place = logarithm_;
+    softplus.from = x;
+    if (!is_rest) softplus.nodes.push_back({"Neg", whole});
+    softplus.nodes.push_back({"Softplus", whole});
+    softplus.type = graph().dataType(x);
+    match.made.push_back(softplus);
+    return obstacle(patterns_, match).empty() ? std::optional(match) : std::nullopt;
+  }
+
+ private:
+  bool isBounded() const {
+    return std::ranges::any_of(readers(node(logarithm_).outputs[0]),
+                               [&](NodeId id) { return node(id).is("Clip") || node(id).is("Max"); });
+  }
+
+  NodeId logarithm_;
+};
+
 }  // namespace
+
+std::optional<Match> matchLogSigmoid(const PatternGraph& patterns, NodeId node) {
+  if (!patterns.graph.node(node).is("Log")) return std::nullopt;
+  return LogSigmoidFinder(patterns, node).find();
+}
 
 std::optional<Match> matchCrossEntropy(const PatternGraph& patterns, NodeId node,
                                        std::vector<NearMiss>& missed) {

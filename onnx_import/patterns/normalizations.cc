@@ -8,8 +8,6 @@
 //   bias may be missing
 #include "onnx_import/patterns/normalizations.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 namespace pipeshard {

@@ -158,6 +158,7 @@ std::string_view patternName(PatternKind kind) {
     case PatternKind::kLayerNorm: return "LayerNorm";
     case PatternKind::kCrossEntropy: return "cross-entropy";
     case PatternKind::kFusedProjection: return "fused projection";
+    case PatternKind::kLogSigmoid: return "log-sigmoid";
   }
   return "";
 }
@@ -165,10 +166,10 @@ std::string_view patternName(PatternKind kind) {
 namespace {
 
 // Groups of nodes that become one call each.
-void replaceGroups(Graph& graph, FoundPatterns& result) {
+void replaceGroups(Graph& graph, MoreRows& more_rows, FoundPatterns& result) {
   std::vector<std::pair<NodeId, Match>> matches;
   {
-    const PatternGraph patterns(graph);
+    const PatternGraph patterns(graph, &more_rows);
     std::set<NodeId> taken;
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       if (taken.contains(NodeId(n))) continue;
@@ -176,6 +177,7 @@ void replaceGroups(Graph& graph, FoundPatterns& result) {
       if (!match) match = matchAttention(patterns, NodeId(n), result.missed);
       if (!match) match = matchNormalization(patterns, NodeId(n), result.missed);
       if (!match) match = matchCrossEntropy(patterns, NodeId(n), result.missed);
+      if (!match) match = matchLogSigmoid(patterns, NodeId(n));
       if (!match || !patterns.hasKernelType(match->inputs[0])) continue;
       bool free = true;
       for (const NodeId id : match->nodes) free = free && !taken.contains(id);
@@ -201,13 +203,14 @@ void replaceGroups(Graph& graph, FoundPatterns& result) {
 
 }  // namespace
 
-FoundPatterns recognisePatterns(Graph& graph) {
+FoundPatterns recognisePatterns(Graph& graph, MakeMoreRows more_rows) {
   FoundPatterns result;
+  MoreRows larger(std::move(more_rows));
   result.nodes_before = graph.nodes.size();
-  replaceGroups(graph, result);
+  replaceGroups(graph, larger, result);
   if (const int divided = divideFusedProjections(graph, result.missed); divided > 0)
     result.found[PatternKind::kFusedProjection] = divided;
-  if (turnViews(graph) > 0) removeDeadCode(graph);
+  if (turnViews(graph, &larger) > 0) removeDeadCode(graph);
   result.nodes_after = graph.nodes.size();
   return result;
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "onnx_import/patterns/more_rows.h"
 
 namespace pipeshard {
 
@@ -26,6 +27,7 @@ enum class PatternKind : uint8_t {
   kLayerNorm,        // (x - mean) / sqrt(variance + epsilon) w + b: LayerNormalization
   kCrossEntropy,     // log-softmax, then the likelihood of labels: SoftmaxCrossEntropyLoss
   kFusedProjection,  // a product whose columns are queries, keys and values: a product of each
+  kLogSigmoid,       // log(sigmoid(x)), log(1 - sigmoid(x)): -softplus of -x, of x
 };
 std::string_view patternName(PatternKind kind);  // "Gelu (tanh)"
 
@@ -43,8 +45,9 @@ struct FoundPatterns {
 };
 
 // Rewrites a prepared graph (static shapes). Values that remain keep their names; ids change. The same graph
-// at another batch size is rewritten at the same nodes. A node that the file gives a sharding stays as it is.
-FoundPatterns recognisePatterns(Graph& graph);
+// at another batch size is rewritten at the same nodes; one of a single row needs `more_rows` for that, where
+// an axis of one may be the batch or not. A node that the file gives a sharding stays as it is.
+FoundPatterns recognisePatterns(Graph& graph, MakeMoreRows more_rows = nullptr);
 
 // "12 Gelu (tanh), 4 Swish: 480 nodes became 396"; "" for none.
 std::string patternsToString(const FoundPatterns& patterns);

@@ -66,8 +66,9 @@ bool isNear(const Polynomial& polynomial, const Polynomial& expected) {
   return true;
 }
 
-PatternGraph::PatternGraph(const Graph& of)
+PatternGraph::PatternGraph(const Graph& of, MoreRows* more)
     : graph(of),
+      more_rows(more),
       uses(computeUseDef(of)),
       is_output(of.values.size()),
       is_number(of.values.size()),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ir/graph/graph.h"
+#include "onnx_import/patterns/more_rows.h"
 
 namespace pipeshard {
 
@@ -24,9 +25,11 @@ bool isNear(const Polynomial& polynomial, const Polynomial& expected);
 
 // What patterns are found in: who reads what, and which initializers are numbers rather than weights.
 struct PatternGraph {
-  explicit PatternGraph(const Graph& graph);
+  // `more_rows`: of a graph of one row, or nullptr. It is kept.
+  explicit PatternGraph(const Graph& graph, MoreRows* more_rows = nullptr);
 
   const Graph& graph;
+  MoreRows* more_rows;
   UseDef uses;
   std::vector<bool> is_output;  // by value index
   std::vector<bool> is_number;  // by value index: a constant of the arithmetic that holds one element

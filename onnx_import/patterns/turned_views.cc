@@ -42,8 +42,9 @@ std::optional<std::vector<int>> axesOfFirst(const Shape& coarse, const Shape& fi
 
 class ViewTurner {
  public:
-  explicit ViewTurner(Graph& graph)
+  ViewTurner(Graph& graph, MoreRows* more_rows)
       : graph_(graph),
+        more_rows_(more_rows),
         builder_(graph),
         uses_(computeUseDef(graph)),
         gone_(graph.nodes.size(), false),
@@ -93,11 +94,15 @@ class ViewTurner {
     return is_transpose ? mergeBehind(first, id) : joinViews(first, id);
   }
 
-  // A view of the same shape, which it has become here: what the file has may be one at some sizes alone.
+  // A view of the same shape, which it has become here: what the file has may be one at some sizes alone. So
+  // may this one at a single row: [1,bh,s,d] viewed as [b,h,s,d].
   bool leaveOut(NodeId id) {
     const ValueId source = node(id).inputs[0], shown = node(id).outputs[0];
     if (!changed_[id.index()] || shape(source) != shape(shown) ||
         std::ranges::find(kept_, shown) != kept_.end())
+      return false;
+    if (more_rows_ != nullptr && std::ranges::find(shape(shown), 1) != shape(shown).end() &&
+        more_rows_->keeps(graph_.value(shown).name).value_or(false))
       return false;
     std::vector<NodeId>& readers = uses_.consumers[source.index()];
     std::erase(readers, id);
@@ -192,6 +197,7 @@ class ViewTurner {
   }
 
   Graph& graph_;
+  MoreRows* more_rows_;
   GraphBuilder builder_;
   UseDef uses_;
   std::vector<ValueId> kept_;  // the graph's outputs
@@ -201,6 +207,6 @@ class ViewTurner {
 
 }  // namespace
 
-int turnViews(Graph& graph) { return ViewTurner(graph).run(); }
+int turnViews(Graph& graph, MoreRows* more_rows) { return ViewTurner(graph, more_rows).run(); }
 
 }  // namespace pipeshard

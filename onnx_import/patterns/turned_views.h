@@ -8,11 +8,12 @@
 #pragma once
 
 #include "ir/graph/graph.h"
+#include "onnx_import/patterns/more_rows.h"
 
 namespace pipeshard {
 
 // Of a prepared graph. Returns how many nodes it has taken away. Only values that one node reads get other
-// shapes.
-int turnViews(Graph& graph);
+// shapes. `more_rows`: of a graph of one row, or nullptr.
+int turnViews(Graph& graph, MoreRows* more_rows = nullptr);
 
 }  // namespace pipeshard

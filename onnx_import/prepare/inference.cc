@@ -90,6 +90,7 @@ std::vector<bool> keptFromFolding(const Graph& graph) {
     result[id.index()] = (role == InitializerRole::kParameter || role == InitializerRole::kUnclear) &&
                          !isFolded(graph.value(id));
   }
+  for (const ValueId statistic : runningStatistics(graph)) result[statistic.index()] = true;
   return result;
 }
 

@@ -74,7 +74,7 @@ class Inference {
   void mergeOutput(const Node& node, size_t index, const Value& inferred);
 
   Graph& graph_;
-  Inference* outer_ = nullptr;   // of a subgraph: what it can read
+  Inference* outer_ = nullptr;  // of a subgraph: what it can read
   std::shared_ptr<FunctionTable> functions_;
   std::map<ValueId, Constant> computed_;
   std::vector<bool> kept_;                          // keptFromFolding
@@ -84,8 +84,9 @@ class Inference {
   int depth_ = 0;
 };
 
-// Initializers of the file that must not be computed away, for an optimizer may update them: parameters, and
-// where nothing tells (ir/operators/initializer_role.h). By value index.
+// Initializers of the file that must not be computed away. An optimizer may update them: parameters, and
+// where nothing tells (ir/operators/initializer_role.h). Or every microbatch does: runningStatistics. By
+// value index.
 std::vector<bool> keptFromFolding(const Graph& graph);
 
 }  // namespace pipeshard

@@ -24,10 +24,7 @@ std::optional<int64_t> selectableCount(const Graph& graph, const Node& node, siz
       (node.op_type == "Gather" || node.op_type == "GatherElements" || node.op_type == "ScatterElements")) {
     return axisSize(graph, node.inputs[0], node.intAttribute("axis", 0));
   }
-  if (position == 1 &&
-      (node.op_type == "SoftmaxCrossEntropyLoss" || node.op_type == "NegativeLogLikelihoodLoss")) {
-    return axisSize(graph, node.inputs[0], 1);
-  }
+  if (position == 1 && operatorFacts(node).takes_labels) return axisSize(graph, node.inputs[0], 1);
   if (position == 0 && node.op_type == "OneHot" && node.inputs.size() > 1) {
     const Constant* depth = node.inputs[1].valid() ? graph.constant(node.inputs[1]) : nullptr;
     if (depth == nullptr || depth->bytes.empty()) return std::nullopt;
@@ -49,7 +46,7 @@ bool isEmbedding(const Node& node) { return isCallOf(exportedCall(node), "aten.e
 std::optional<AllowedIntegers> acceptedBy(const Graph& graph, const Node& node, size_t position) {
   const std::optional<int64_t> count = selectableCount(graph, node, position);
   if (!count || node.op_type == "OneHot") return std::nullopt;
-  if (node.op_type != "SoftmaxCrossEntropyLoss" && node.op_type != "NegativeLogLikelihoodLoss")
+  if (!operatorFacts(node).takes_labels)
     return AllowedIntegers{node.op_type == "Gather" && isEmbedding(node) ? 0 : -*count, *count};
   AllowedIntegers labels{0, *count};
   if (node.hasAttribute("ignore_index")) labels.ignored = node.intAttribute("ignore_index", 0);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "onnx_import/format/graph_to_proto.h"
 #include "onnx_import/format/tensor_proto.h"
 
@@ -244,8 +245,8 @@ bool isRefusedAtAnySizes(const onnx::OpSchema& schema, const onnx::NodeProto& pr
 // What to write in the place of a node that PyTorch's TorchScript exporter writes against ONNX's rules.
 std::string_view insteadOf(const Node& node, const NodeContext& context) {
   const onnx::TypeProto* labels = node.inputs.size() > 1 ? context.getInputType(1) : nullptr;
-  const bool takes_labels = node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss");
-  if (!takes_labels || labels == nullptr || !isFloatingPoint(DataType(labels->tensor_type().elem_type())))
+  if (!operatorFacts(node).takes_labels || labels == nullptr ||
+      !isFloatingPoint(DataType(labels->tensor_type().elem_type())))
     return "";
   return " (its labels are to be numbers of classes. Of probabilities: export with dynamo=True, or write it "
          "-(targets * torch.log_softmax(logits, 1)).sum(1).mean())";

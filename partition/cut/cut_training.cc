@@ -114,14 +114,38 @@ class Cutter {
   // A microbatch must read what the one before gave: a stage that updates a state for another one would hold
   // that up.
   void checkStage(const ForwardState& state) const {
-    const StageId updated = stages_[uses_.producer[state.updated.index()].index()];
+    const NodeId updater = uses_.producer[state.updated.index()];
+    const StageId updated = stages_[updater.index()];
     const StageId read = stages_[uses_.consumers[state.value.index()].at(0).index()];
     if (read == updated) return;
     fail(ErrorCode::kConfiguration,
          "'{}' is read in stage {} and updated in stage {}: every microbatch would wait for the one before; "
-         "choose stages that keep all uses of this normalisation together (--boundary), or one stage "
-         "(--stages uniform:1 --method auto)",
-         graph_.value(state.value).name, read, updated);
+         "choose stages that keep all uses of this normalisation together ({}), or one stage (--stages "
+         "uniform:1 --method auto)",
+         graph_.value(state.value).name, read, updated, boundaryBehind(updater));
+  }
+
+  // The first boundary from an update of a running statistic on that no other statistic lies across: read
+  // before it, and updated behind it.
+  std::string boundaryBehind(NodeId updater) const {
+    for (bool is_across = true; is_across;) {
+      is_across = false;
+      for (const ForwardState& state : training_.forward_states) {
+        const NodeId by = uses_.producer[state.updated.index()];
+        const NodeId reader = uses_.consumers[state.value.index()].at(0);
+        if (reader.index() > updater.index() || by.index() <= updater.index()) continue;
+        updater = by;
+        is_across = true;
+      }
+    }
+    const auto begin = training_.node_phase.begin();
+    if (std::find(begin + updater.index() + 1, training_.node_phase.end(), Phase::kForward) ==
+        training_.node_phase.end())
+      return "no boundary is behind them";
+    return fmt::format(
+        "the first boundary behind them, and behind others that are used across it, is "
+        "--boundary {}",
+        graph_.value(graph_.node(updater).outputs.at(0)).name);
   }
 
   Piece& piece(StageId stage, Phase phase) { return cut_.stages[stage][static_cast<size_t>(phase)]; }

@@ -1,7 +1,5 @@
 #include "partition/cut/pass_phases.h"
 
-#include <algorithm>
-
 namespace pipeshard {
 namespace {
 

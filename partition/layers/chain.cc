@@ -74,12 +74,13 @@ std::vector<int64_t> nodeSizes(const Chain& chain) {
 }
 
 Chain chainOf(const TrainingGraph& training) {
-  Chain chain{training, forwardNodes(training), {}, {}, {}, {}, {}};
+  Chain chain{training, forwardNodes(training), {}, {}, {}, {}, {}, {}};
   if (chain.nodes.empty())
     fail(ErrorCode::kConfiguration, "the model has no forward nodes; there is nothing to partition");
   chain.flops = forwardFlops(training, chain.nodes);
   chain.cut_bytes = cutBytes(training, chain.nodes);
   chain.counting = countingPositions(training, chain.nodes);
+  chain.beside_statistics = endsBesideStatistics(training, chain.nodes);
   chain.parameter_bytes = firstReadParameterBytes(
       chain, [&](const Parameter& parameter) { return training.graph.bytes(parameter.value); });
   const std::vector<size_t> position = positions(training, chain.nodes);
@@ -90,6 +91,16 @@ Chain chainOf(const TrainingGraph& training) {
       chain.backward_flops[position[forward.index()]] += nodeFlops(training.graph, NodeId(n));
   }
   return chain;
+}
+
+std::vector<bool> stageEnds(const Chain& chain) {
+  std::vector<bool> ends = possibleEnds(chain.counting);
+  for (size_t i = 0; i < ends.size(); ++i) ends[i] = ends[i] && chain.beside_statistics[i];
+  return ends;
+}
+
+LayerEnds layersOf(const Chain& chain, int layers) {
+  return formLayers(chain.flops, chain.cut_bytes, layers, chain.beside_statistics);
 }
 
 int64_t sumOver(const std::vector<int64_t>& amounts, int64_t first, int64_t last) {

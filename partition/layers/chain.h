@@ -20,8 +20,16 @@ struct Chain {
   std::vector<int64_t> parameter_bytes;  // of the parameters that it is the first to read, itself or a copy
   std::vector<int64_t> cut_bytes;        // layers.h
   std::vector<size_t> counting;          // countingPositions in layers.h
+  std::vector<bool> beside_statistics;   // endsBesideStatistics in layers.h
   int64_t count() const { return std::ssize(nodes); }
 };
+
+// By position: may a stage end behind it? Not where a copy of a weight or a running statistic would be cut
+// off from its reader.
+std::vector<bool> stageEnds(const Chain& chain);
+
+// formLayers, where running statistics let stages end. 1 <= layers <= count().
+LayerEnds layersOf(const Chain& chain, int layers);
 
 // Error(kConfiguration) for a model without forward nodes. The training graph must outlive the chain.
 Chain chainOf(const TrainingGraph& training);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 
 #include "ir/base/error.h"
@@ -206,11 +205,6 @@ LayerEnds clusterAsEvenlyAsPossible(const ClusteringProblem& problem) {
   return clusterWithin(places, problem.layers, bestBounds(problem, places));
 }
 
-RepeatedBlocks findRepeatedBlocks(const TrainingGraph& training, const std::vector<NodeId>& order) {
-  const LayerMaterial material = layerMaterial(training, order);
-  return repeatsWithin(material, 0, material.count());
-}
-
 namespace {
 
 // By position: not inside a block.
@@ -234,27 +228,14 @@ LayerEnds endsOfGivenNumber(const LayerMaterial& material, const std::vector<boo
   return ends.empty() ? clusterWithin(places, options.layers, bounds) : ends;
 }
 
-// Without the ends between a copy of a weight and its first reader; and those between where a running
-// statistic is first read and where its last use updates it: one stage must have both, or every microbatch
-// would wait for the one before.
+// Without the ends where no stage may end.
 LayerEnds keepingTogether(const TrainingGraph& training, const std::vector<NodeId>& order,
                           const LayerEnds& ends) {
-  std::vector<bool> may_end = possibleEnds(countingPositions(training, order));
-  const UseDef uses = computeUseDef(training.graph);
-  std::vector<int64_t> position(training.graph.nodes.size(), -1);
-  for (size_t i = 0; i < order.size(); ++i) position[order[i].index()] = static_cast<int64_t>(i);
-  for (const ForwardState& state : training.forward_states) {
-    const NodeId updater = uses.producer[state.updated.index()];
-    const int64_t last = updater.valid() ? position[updater.index()] : -1;
-    int64_t first = last;
-    for (const NodeId reader : uses.consumers[state.value.index()]) {
-      if (position[reader.index()] >= 0) first = std::min(first, position[reader.index()]);
-    }
-    for (int64_t i = std::max<int64_t>(first, 0); i < last; ++i) may_end[i] = false;
-  }
+  const std::vector<bool> beside_copies = possibleEnds(countingPositions(training, order));
+  const std::vector<bool> beside_statistics = endsBesideStatistics(training, order);
   LayerEnds kept;
   for (const int64_t end : ends) {
-    if (may_end[end]) kept.push_back(end);
+    if (beside_copies[end] && beside_statistics[end]) kept.push_back(end);
   }
   return kept;
 }

@@ -27,15 +27,13 @@
 
 namespace pipeshard {
 
-// A run of equal blocks: positions [first, first + blocks * length).
+// A run of equal blocks: positions [first, first + blocks * length). blocks == 0: there is none.
 struct RepeatedBlocks {
   int64_t first = 0;
   int64_t length = 0;  // nodes of a block
   int64_t blocks = 0;
   friend bool operator==(const RepeatedBlocks&, const RepeatedBlocks&) = default;
 };
-// The run of repeats that covers the most FLOPs, of those of at least two blocks; blocks == 0: there is none.
-RepeatedBlocks findRepeatedBlocks(const TrainingGraph& training, const std::vector<NodeId>& order);
 
 struct ClusteringProblem {
   std::vector<int64_t> flops;      // by position, forward
@@ -60,7 +58,7 @@ struct Clustering {
   LayerEnds ends;  // in forwardNodes(training)
   // layers of equal numbers are structurally equal, with equal parameters, inputs and outputs
   IdVector<LayerId, int> kinds;
-  RepeatedBlocks blocks;
+  RepeatedBlocks blocks;           // the run that covers the most FLOPs, of those of at least two blocks
   std::vector<std::string> notes;  // what the user should know ("layers end inside blocks: ...")
 };
 // Automatic: the repeated blocks, each a layer (or runs of as many as keep within most_layers), with what

@@ -17,6 +17,15 @@ int64_t share(int64_t total, int64_t part, int64_t parts) {
   return total / parts * part + total % parts * part / parts;
 }
 
+// Where so many layers may end among so many positions.
+std::vector<int64_t> placesFor(int layers, int64_t count, const std::vector<bool>& may_end) {
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < count; ++i) {
+    if (may_end.empty() || may_end[i] || i + 1 == count) places.push_back(i);
+  }
+  return std::ssize(places) < layers ? placesFor(layers, count, {}) : places;
+}
+
 }  // namespace
 
 std::vector<int64_t> forwardFlops(const TrainingGraph& training, const std::vector<NodeId>& forward) {
@@ -93,7 +102,26 @@ std::vector<bool> possibleEnds(const std::vector<size_t>& counting_positions) {
   return possible;
 }
 
-LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers) {
+std::vector<bool> endsBesideStatistics(const TrainingGraph& training, const std::vector<NodeId>& forward) {
+  std::vector<bool> may_end(forward.size(), true);
+  if (training.forward_states.empty()) return may_end;
+  const UseDef uses = computeUseDef(training.graph);
+  std::vector<int64_t> position(training.graph.nodes.size(), -1);
+  for (size_t i = 0; i < forward.size(); ++i) position[forward[i].index()] = static_cast<int64_t>(i);
+  for (const ForwardState& state : training.forward_states) {
+    const NodeId updater = uses.producer[state.updated.index()];
+    const int64_t last = updater.valid() ? position[updater.index()] : -1;
+    int64_t first = last;
+    for (const NodeId reader : uses.consumers[state.value.index()]) {
+      if (position[reader.index()] >= 0) first = std::min(first, position[reader.index()]);
+    }
+    for (int64_t i = std::max<int64_t>(first, 0); i < last; ++i) may_end[i] = false;
+  }
+  return may_end;
+}
+
+LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers,
+                     const std::vector<bool>& may_end) {
   const int64_t count = flops.size();
   PIPESHARD_CHECK(layers >= 1 && layers <= count && cut_bytes.size() == flops.size(), "{} layers of {} nodes",
                   layers, count);
@@ -101,25 +129,27 @@ LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_
   std::partial_sum(flops.begin(), flops.end(), cumulative.begin());
   const int64_t total = cumulative.back();
   const int64_t half = total / (2 * static_cast<int64_t>(layers));
+  const std::vector<int64_t> places = placesFor(layers, count, may_end);
+  int64_t from = 0;  // of places
   LayerEnds last;
   for (int layer = 1; layer < layers; ++layer) {
     const int64_t aim = share(total, layer, layers);
-    const int64_t from = last.empty() ? 0 : last.back() + 1;
-    const int64_t to = count - 1 - (layers - layer);
+    const int64_t to = std::ssize(places) - 1 - (layers - layer);
     using Rank = std::tuple<bool, int64_t, int64_t>;  // outside of the window, cut bytes, distance
     Rank best_rank;
     int64_t best = -1;
-    for (int64_t position = from; position <= to; ++position) {
-      const size_t i = position;
+    for (int64_t place = from; place <= to; ++place) {
+      const size_t i = places[place];
       const int64_t distance = std::abs(cumulative[i] - aim);
       const bool outside = distance >= half && distance > 0;
       const Rank rank{outside, outside ? 0 : cut_bytes[i], distance};
       if (best < 0 || rank < best_rank) {
         best_rank = rank;
-        best = position;
+        best = place;
       }
     }
-    last.push_back(best);
+    last.push_back(places[best]);
+    from = best + 1;
   }
   last.push_back(count - 1);
   return last;

@@ -28,13 +28,20 @@ std::vector<size_t> countingPositions(const TrainingGraph& training, const std::
 // By position: may a stage end behind it? Not between a copy of a weight and its first reader.
 std::vector<bool> possibleEnds(const std::vector<size_t>& counting_positions);
 
+// By position: may a stage end behind it? Not between where a running statistic is first read and where its
+// last use updates it (a batch normalisation that is called twice): one stage must have both, or every
+// microbatch would wait for the one before.
+std::vector<bool> endsBesideStatistics(const TrainingGraph& training, const std::vector<NodeId>& forward);
+
 // Cuts the nodes into exactly `layers` layers; returns the last position of each. Cut i of L aims at i/L of
 // the cumulative FLOPs. Of the positions less than half an average layer away from the aim it takes the one
 // with the fewest cut bytes, then the nearest, then the earliest; if there is none (one node is larger than a
-// layer), the nearest. No layer is empty. Requires 1 <= layers <= flops.size() and cut_bytes.size() ==
-// flops.size().
+// layer), the nearest. No layer is empty. Layers end where they may (`may_end`, by position; empty:
+// anywhere), and at the last position; anywhere, if that leaves fewer places than layers. Requires 1 <=
+// layers <= flops.size() and cut_bytes.size() == flops.size().
 //   formLayers({1,1,1,1}, {4,9,4,0}, 2) == {1,3}
 //   formLayers({1,1,1,1,1,1,1,1}, {9,9,5,9,9,9,9,0}, 2) == {2,7}
-LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers);
+LayerEnds formLayers(const std::vector<int64_t>& flops, const std::vector<int64_t>& cut_bytes, int layers,
+                     const std::vector<bool>& may_end = {});
 
 }  // namespace pipeshard

@@ -1,6 +1,5 @@
 #include "partition/layers/modules.h"
 
-#include <algorithm>
 #include <map>
 
 #include <fmt/ranges.h>

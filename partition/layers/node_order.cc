@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 namespace {
@@ -276,22 +277,6 @@ std::vector<int> orderForCuts(const OrderProblem& problem, int least_saving) {
   return order;
 }
 
-int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order) {
-  std::vector<int64_t> place(order.size());
-  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-  int64_t sum = 0;
-  for (const OrderProblem::Value& value : problem.values) {
-    if (value.readers.empty()) continue;
-    int64_t first = INT64_MAX, last = 0;
-    for (int reader : value.readers) {
-      first = std::min(first, place[reader]);
-      last = std::max(last, place[reader]);
-    }
-    sum += value.bytes * (last - (value.maker < 0 ? first : place[value.maker]));
-  }
-  return sum;
-}
-
 namespace {
 
 // By node: only weights and constants lead to it.
@@ -306,6 +291,26 @@ std::vector<bool> weightNodes(const Graph& graph, const UseDef& uses) {
     });
   }
   return found;
+}
+
+// Calls of one batch normalisation in training mode update its running statistics in turn: each is as if it
+// read what the one before gave. They may read the statistics through views, which planning takes away later.
+// `number`: of nodes in the problem, or -1.
+void keepTurns(const Graph& graph, const UseDef& uses, const std::vector<int>& number,
+               OrderProblem& problem) {
+  constexpr size_t kMean = 3, kVariance = 4;
+  std::map<ValueId, int> last;  // by running mean
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (!normalizesByBatch(node) || node.inputs.size() <= kVariance || number[n] < 0) continue;
+    ValueId mean = node.inputs[kMean];
+    for (NodeId maker = uses.producer[mean.index()]; maker.valid() && isView(graph.node(maker));
+         maker = uses.producer[mean.index()])
+      mean = graph.node(maker).inputs.at(0);
+    const auto before = last.find(mean);
+    if (before != last.end()) problem.values.push_back({before->second, {number[n]}, graph.bytes(mean) * 2});
+    last[mean] = number[n];
+  }
 }
 
 }  // namespace
@@ -334,6 +339,7 @@ std::vector<size_t> nodeOrderForCuts(const Graph& graph) {
     }
     if (!value.readers.empty()) problem.values.push_back(std::move(value));
   }
+  keepTurns(graph, uses, number, problem);
   const std::vector<int> chosen = orderForCuts(problem);
   if (std::is_sorted(chosen.begin(), chosen.end())) return given;
   std::vector<size_t> order;

@@ -8,7 +8,8 @@
 // where there are more than limits allow (a fixed number, never the clock), keeping the best sets of each
 // level and those of the given order. Of equally good orders the one nearest to the given order wins, and a
 // part keeps its given order unless another saves a tenth. Nodes that only weights lead to (transposed
-// weights) go right before their first reader and count at it.
+// weights) go right before their first reader and count at it. Calls of one batch normalisation in training
+// mode stay in the given order, in which they update its running statistics.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,6 @@ struct OrderProblem {
 
 // A topological order at most as dear as the given one. `least_saving`: of a part, in hundredths.
 std::vector<int> orderForCuts(const OrderProblem& problem, int least_saving = 10);
-
-// What orderForCuts minimises, of an order.
-int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order);
 
 // The same for a prepared graph: positions in graph.nodes. The given order for graphs with subgraphs in
 // attributes, whose reads are hidden.

@@ -45,16 +45,18 @@ IdVector<LayerId, int64_t> cutBytesByLayer(const Chain& chain, const LayerEnds& 
   return bytes;
 }
 
-// A copy of a weight stays with its reader. Error(kConfiguration) where that leaves too few places to cut at.
-IdVector<LayerId, bool> stageEnds(const Chain& chain, const LayerEnds& ends, size_t stages) {
-  const std::vector<bool> possible = possibleEnds(chain.counting);
+// A copy of a weight, and a running statistic, stay with their readers. Error(kConfiguration) where that
+// leaves too few places to cut at.
+IdVector<LayerId, bool> placesToCut(const Chain& chain, const LayerEnds& ends, size_t stages) {
+  const std::vector<bool> possible = stageEnds(chain);
   IdVector<LayerId, bool> may_end;
   for (int64_t end : ends) may_end.push_back(possible[end]);
   const auto places = static_cast<size_t>(std::count(may_end.begin(), may_end.end(), true));
   if (places < stages) {
     fail(ErrorCode::kConfiguration,
          "{} stages were asked for, but of {} layers only {} do not end between a copy of a weight and its "
-         "reader, which stay together; ask for fewer stages, or for more --layers",
+         "reader, or between two calls of a batch normalization, which stay together; ask for fewer stages, "
+         "or for more --layers",
          stages, ends.size(), places);
   }
   return may_end;
@@ -64,7 +66,9 @@ IdVector<LayerId, bool> stageEnds(const Chain& chain, const LayerEnds& ends, siz
 int layerCount(const Chain& chain, int stages, int layers) {
   // fine enough for balance, coarse enough to find a narrow place near each cut
   constexpr int64_t kLayersPerStage = 4;
-  if (layers == 0) return std::min(chain.count(), kLayersPerStage * stages);
+  const int64_t places =
+      std::count(chain.beside_statistics.begin(), chain.beside_statistics.end(), true);  // the end is one
+  if (layers == 0) return std::min(std::max<int64_t>(places, stages), kLayersPerStage * stages);
   if (layers < stages) fail(ErrorCode::kConfiguration, "{} layers are too few for {} stages", layers, stages);
   return layers;
 }
@@ -111,7 +115,7 @@ Cuts cutByCounts(const Chain& chain, const Balance& balance, const std::vector<i
          "--balance {} holds {} layers, but the model has only {} forward nodes to form layers of", list, sum,
          chain.count());
   }
-  Cuts cuts{formLayers(chain.flops, chain.cut_bytes, sum), {}};
+  Cuts cuts{layersOf(chain, sum), {}};
   int last = -1;
   for (int count : balance.counts) cuts.stage_ends.push_back(LayerId(last += count));
   return cuts;
@@ -159,12 +163,12 @@ Cuts balanceStages(const Chain& chain, const Balance& balance, const std::vector
   }
   if (balance.kind == Balance::Kind::kType) return cutByType(chain, balance, widths, layers);
   if (balance.kind == Balance::Kind::kCounts) return cutByCounts(chain, balance, widths, layers);
-  Cuts cuts{formLayers(chain.flops, chain.cut_bytes, layerCount(chain, stages, layers)), {}};
+  Cuts cuts{layersOf(chain, layerCount(chain, stages, layers)), {}};
   StageProblem problem;
   problem.cut_bytes = cutBytesByLayer(chain, cuts.layer_ends);
   problem.widths = widths;
   problem.even = true;
-  problem.may_end = stageEnds(chain, cuts.layer_ends, widths.size());
+  problem.may_end = placesToCut(chain, cuts.layer_ends, widths.size());
   if (balance.kind == Balance::Kind::kParameters || balance.kind == Balance::Kind::kSize) {
     const bool all = balance.kind == Balance::Kind::kSize;
     problem.weight = sumsByLayer(all ? nodeSizes(chain) : chain.parameter_bytes, cuts.layer_ends);

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <numeric>
-#include <set>
 
 #include <fmt/ranges.h>
 
@@ -74,7 +72,7 @@ StageCount stageCount(const PartitionOptions& options, const Chain& chain, const
                       const AskedSchedule& schedule) {
   const int devices = options.cluster.deviceCount();
   if (StageCount given = givenCount(options, balance, schedule); given.stages > 0) return given;
-  const std::vector<bool> ends = possibleEnds(chain.counting);
+  const std::vector<bool> ends = stageEnds(chain);
   int64_t most = std::count(ends.begin(), ends.end(), true);
   if (options.layers > 0) most = std::min<int64_t>(options.layers, most);
   if (balance.kind == Balance::Kind::kType)
@@ -259,7 +257,7 @@ Choice choiceOfFile(const PartitionOptions& options, const AskedSchedule& schedu
   if (file.layers == 0) {
     choice.cuts = cutsOfValues(file, chain);
   } else {
-    choice.cuts.layer_ends = formLayers(chain.flops, chain.cut_bytes, file.layers);
+    choice.cuts.layer_ends = layersOf(chain, file.layers);
   }
   const int64_t rows = schedule.turns() ? INT32_MAX : rowsOfMicrobatch(chain.training, plan);
   for (size_t s = 0; s < file.stages.size(); ++s) {

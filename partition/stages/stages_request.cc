@@ -1,7 +1,6 @@
 #include "partition/stages/stages_request.h"
 
 #include <charconv>
-#include <optional>
 
 #include <fmt/format.h>
 

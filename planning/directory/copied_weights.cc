@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>

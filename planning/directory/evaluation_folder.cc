@@ -1,7 +1,6 @@
 #include "planning/directory/evaluation_folder.h"
 
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -7,17 +7,12 @@
 #include <fmt/ranges.h>
 
 #include "ir/base/counted.h"
-#include "ir/operators/operator_table.h"
+#include "ir/operators/collectives.h"
 
 namespace pipeshard {
 namespace {
 
 constexpr const char* kMicrosoft = "com.microsoft";
-
-bool isCollective(const Node& node) {
-  return node.domain == "pipeshard" && (node.op_type == "AllReduce" || node.op_type == "AllGather" ||
-                                        node.op_type == "ReduceScatter" || node.op_type == "AllToAll");
-}
 
 // Why the collective stays ours; "" if ONNX Runtime has it.
 std::string reasonToKeep(const Program& program, const Graph& graph, const Node& node) {
@@ -44,7 +39,7 @@ std::string reasonToKeep(const Program& program, const Graph& graph, const Node&
 
 void writeOrtCollectives(const Program& program, Graph& graph, DialectChanges& changes) {
   for (Node& node : graph.nodes) {
-    if (!isCollective(node)) continue;
+    if (!collectiveKind(node)) continue;
     const std::string reason = reasonToKeep(program, graph, node);
     if (!reason.empty()) {
       ++changes.kept[reason];

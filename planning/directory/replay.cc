@@ -1,7 +1,6 @@
 #include "planning/directory/replay.h"
 
 #include <string>
-#include <utility>
 
 #include <fmt/format.h>
 

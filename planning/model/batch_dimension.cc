@@ -116,7 +116,7 @@ void mergeNames(const Symbols& symbols, Graph& raw, BatchDimension& batch) {
 
 int64_t sizeOfBatch(const PlanRequest& request, const AskedStages& stages) {
   constexpr int64_t kWhole = 8;  // rows of a batch that is not cut, since its examples meet
-  if (request.uncut) return kWhole;
+  if (request.uncut && request.fewest_rows == 1) return kWhole;
   if (request.microbatches > 0) return request.microbatches * stages.widest;
   constexpr int64_t kPlenty = 720720;  // a multiple of every number up to 16
   return chooseMicrobatches(kPlenty * stages.widest, request.partition, stages) * stages.widest;

@@ -97,12 +97,31 @@ class Preparer {
   }
 
  private:
-  Graph prepare(int64_t rows) {
+  Graph withoutPatterns(int64_t rows) {
     if (options_.dimensions.contains(batch_dimension_)) options_.dimensions[batch_dimension_] = rows;
     const bool is_limited = rows <= limited_rows_;
     options_.tensor_elements = is_limited ? ImportLimits().tensor_elements : UINT64_MAX;
-    Graph graph = prepareModel(raw_, options_);
-    if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph);
+    return prepareModel(raw_, options_);
+  }
+
+  // By which patterns tell a single row from an axis of one. Nothing where the model takes no two.
+  std::optional<Graph> twoRows() {
+    const PrepareOptions of_one = options_;
+    std::optional<Graph> graph;
+    try {
+      graph = withoutPatterns(2);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kBadModel) throw;
+    }
+    options_ = of_one;
+    return graph;
+  }
+
+  Graph prepare(int64_t rows) {
+    Graph graph = withoutPatterns(rows);
+    const bool is_one_row = rows == 1 && options_.dimensions.contains(batch_dimension_);
+    const MakeMoreRows more_rows = is_one_row ? MakeMoreRows([this] { return twoRows(); }) : nullptr;
+    if (patterns_ == Patterns::kOn) found_ = recognisePatterns(graph, more_rows);
     if (isHalf(precision_)) mixed_ = mixPrecision(graph, precision_, keep_float32_);
     if (evaluates_) left_modes_ = trainingModes(graph);
     if (left_modes_.any()) setEvaluationMode(graph);
@@ -199,14 +218,6 @@ void widenWhatIsTrained(const PlanRequest& request, Graph& raw, Graph& whole, Fo
                   isHalf(precision) ? "" : ", as is all else (--precision bfloat16: but activations)"));
 }
 
-void noteUnread(const std::vector<std::string>& inputs, std::vector<std::string>& notes) {
-  if (inputs.empty()) return;
-  notes.push_back(fmt::format(
-      "inputs whose content nothing reads: {} (if the module does: an example call that passes one tensor "
-      "for two arguments makes the exporter take one for both)",
-      fmt::join(inputs, ", ")));
-}
-
 // The module as it was exported, and what there is to say of it.
 RestoredModule takeModule(const PlanRequest& request, Graph& raw, ForwardModel& model) {
   const bool trains = request.given.optimizer.kind != OptimizerSpec::Kind::kNone;
@@ -287,7 +298,7 @@ std::string readRoles(const PlanRequest& request, const AskedStages& stages, Gra
     // What is evaluated lacks them: that is said first.
     model.notes.insert(loss.valid() ? model.notes.end() : model.notes.begin(),
                        unknownOutputsNote(unknown, loss.valid()));
-  noteUnread(unreadInputs(raw), model.notes);
+  add({unreadInputsNote(unreadInputs(raw))});
   model.outputs = furtherOutputs(raw, loss, trains);
   if (!loss.valid()) return "";
   const std::string name = raw.value(loss).name;
@@ -328,16 +339,6 @@ void noteDrawnInputs(ForwardModel& model) {
                     "`validate` decides",
                     drawn == 1 ? "1 tensor is" : fmt::format("{} tensors are", drawn)));
   }
-}
-
-void takeLengths(const PlanRequest& request, ForwardModel& model) {
-  model.length_dimension = request.length_dimension;
-  model.shorter_lengths = request.shorter_lengths;
-  if (request.length_dimension.empty() || model.dimensions.contains(request.length_dimension)) return;
-  fail(ErrorCode::kUsage,
-       "--dim {}: several sizes are for the length of sequences, which the model does not call so (it is a "
-       "name of its batch)",
-       request.length_dimension);
 }
 
 // Weights that are drawn need no file.

@@ -45,6 +45,7 @@ struct ForwardModel {
   // Examples of a file whose batch has a fixed size, on axis 0 of its inputs; 0 for other files. It cannot be
   // cut: each microbatch is one such batch, which counts as one row of `batch`.
   int64_t fixed_batch = 0;
+  std::optional<int64_t> asked_examples;  // of such a file: in a step, where --dim says it
   // Lengths of sequences that the plan is to have programs for beside the longest, as PlanRequest has them.
   std::string length_dimension;
   std::vector<int64_t> shorter_lengths;

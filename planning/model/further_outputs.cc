@@ -15,8 +15,10 @@
 namespace pipeshard {
 namespace {
 
+// What makes them goes, too: sizes that do not fit are refused before anything else removes dead code.
 void leaveOut(const std::set<std::string>& outputs, Graph& raw) {
   std::erase_if(raw.outputs, [&](ValueId output) { return outputs.contains(raw.value(output).name); });
+  removeDeadCode(raw);
 }
 
 bool isPrepared(const Graph& raw, const std::set<std::string>& without,

@@ -19,10 +19,10 @@ std::vector<std::string> furtherOutputs(const Graph& raw, ValueId loss, bool tra
 // Whether operators are there for the sake of these outputs alone.
 bool haveOperatorsOfTheirOwn(const Graph& raw, ValueId loss, const std::vector<std::string>& outputs);
 
-// Takes those out of `raw.outputs` and of `outputs` that keep the model from being prepared, and returns
-// them. What makes them stays until dead code is removed. `prepare` gets the graph with some of its outputs
-// and throws Error(kBadModel) where it cannot be prepared; its other errors go on. Empty: the model can be
-// prepared with all of them, or they are not to blame, since it cannot without any, either.
+// Takes those out of `raw.outputs` and of `outputs` that keep the model from being prepared, with what makes
+// them alone, and returns them. Ids of `raw` change. `prepare` gets the graph with some of its outputs,
+// without dead code, and throws Error(kBadModel) where it cannot be prepared; its other errors go on. Empty:
+// the model can be prepared with all of them, or they are not to blame, since it cannot without any, either.
 std::vector<std::string> clearTheWay(Graph& raw, std::vector<std::string>& outputs,
                                      const std::function<void(const Graph&)>& prepare);
 

@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "ir/base/counted.h"
 #include "ir/base/error.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/prepare/dimensions.h"
+#include "planning/model/microbatches.h"
 #include "planning/model/module_reading.h"
 #include "planning/model/training_step.h"
 #include "sharding/rules/factor_rule.h"
@@ -30,6 +32,7 @@ std::string refusalOf(const std::function<void()>& attempt) {
 // Whether a training step can be made of a batch that is taken so; "" or why not.
 std::string refusalOfStep(const ForwardModel& model, const BatchCut& batch) {
   return refusalOf([&] {
+    severalBatchesNote(model, {});
     const OptimizerSpec optimizer;
     trainingFamily(model, optimizer, batch).base();
   });
@@ -40,7 +43,27 @@ Verdict refusedOr(const std::string& refusal, std::string possible) {
   return {Verdict::Kind::kPossible, std::move(possible)};
 }
 
+// What makes the loss of several batches another than the mean of theirs, or may, in parentheses; "" if
+// nothing is known to.
+std::string otherLoss(const ForwardModel& model) {
+  const std::optional<BatchCutError> meeting = examplesMeet(model, {});
+  const bool meets = meeting && meeting->isMeeting() && model.fixed_batch > 1;
+  if (meets) return fmt::format(" (not the loss of all where examples meet: {})", meeting->cause());
+  if (meeting) return fmt::format(" (the file does not show whether examples meet: {})", meeting->cause());
+  const std::string sums = sumsOverBatch(model);
+  return sums.empty() ? "" : fmt::format(" ({})", sums);
+}
+
+// Of a file whose batch has a fixed size.
+Verdict judgeBatchOfFile(const ForwardModel& model) {
+  return {Verdict::Kind::kMissing,
+          fmt::format("the batch of the file has a fixed size of {} and is not cut: --microbatches N takes N "
+                      "such batches in a step, and the mean of their losses{}; to have it cut, {}",
+                      counted(model.fixed_batch, "example"), otherLoss(model), dynamicBatchAdvice())};
+}
+
 Verdict judgeBatch(const ForwardModel& model) {
+  if (model.fixed_batch > 0) return judgeBatchOfFile(model);
   if (model.batch_dimension.empty()) {
     return {Verdict::Kind::kMissing,
             "the batch cannot be cut: no input has a symbolic batch dimension (export with dynamic_shapes)"};
@@ -112,7 +135,8 @@ ModelVerdicts judgeModel(const ForwardModel& model, const std::string& refusal) 
              "one it can be evaluated: --schedule forward-only"},
             std::nullopt};
   }
-  const std::string why = refusal.empty() ? refusalOfStep(model, {model.batch, 1, false}) : refusal;
+  const std::string why =
+      refusal.empty() ? refusalOfStep(model, {model.batch, model.microbatches, false}) : refusal;
   return {refusedOr(why, "every operator on the way has a gradient"), judgeBatch(model)};
 }
 

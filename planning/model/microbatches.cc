@@ -9,6 +9,7 @@
 #include "ir/base/error.h"
 #include "onnx_import/exporter/module_mode.h"
 #include "planning/model/batch_dimension.h"
+#include "planning/model/training_step.h"
 
 namespace pipeshard {
 namespace {
@@ -28,13 +29,18 @@ int64_t batchesAskedFor(const PlanRequest& request, ForwardModel& model) {
   if (!examples) return 0;
   const int64_t batches = *examples / model.fixed_batch;
   const bool whole = batches > 0 && *examples % model.fixed_batch == 0;
-  if (whole && (request.microbatches == 0 || request.microbatches == batches)) return batches;
+  model.asked_examples = *examples;
+  // A look at the model asks for no number of microbatches.
+  const bool any = request.microbatches == 0 || request.any_sizes;
+  if (whole && (any || request.microbatches == batches)) return batches;
+  const std::string fitting =
+      request.any_sizes
+          ? fmt::format("give a multiple of {}", model.fixed_batch)
+          : fmt::format("give --microbatches N alone, for N * {} examples in a step", model.fixed_batch);
   fail(ErrorCode::kConfiguration,
        "a batch of {} does not fit: the batch of the file has a fixed size of {}, and each microbatch is "
-       "one; give "
-       "--microbatches N alone, for N * {} examples in a step, or export the model with a dynamic batch axis "
-       "(torch.export.Dim(\"batch\"))",
-       *examples, model.fixed_batch, model.fixed_batch);
+       "one; {}, or {}",
+       *examples, model.fixed_batch, fitting, dynamicBatchAdvice());
 }
 
 // A graph without a batch, symbolic or fixed, is taken whole.
@@ -43,11 +49,9 @@ void refuseSeveralBatches(const PlanRequest& request) {
   if (!cuts && request.accumulate == 1) return;
   fail(ErrorCode::kConfiguration,
        "{} {} needs a batch, but no input has a symbolic batch dimension, and the inputs do not all have the "
-       "same "
-       "number of examples on axis 0; export the model with a dynamic batch axis "
-       "(torch.export.Dim(\"batch\")), "
-       "or leave it out",
-       cuts ? "--microbatches" : "--accumulate", cuts ? request.microbatches : request.accumulate);
+       "same number of examples on axis 0; {}, or leave it out",
+       cuts ? "--microbatches" : "--accumulate", cuts ? request.microbatches : request.accumulate,
+       dynamicBatchAdvice());
 }
 
 // Every microbatch is a batch of the file.
@@ -93,13 +97,52 @@ void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, F
   if (request.microbatches == 0 && request.partition.stages.kind != StagesRequest::Kind::kSearched)
     model.notes.push_back(fmt::format("{} microbatch{} chosen (--microbatches sets them)", model.microbatches,
                                       model.microbatches == 1 ? " was" : "es were"));
-  if (request.uncut)
+  if (request.uncut && request.fewest_rows > 1)
+    model.notes.push_back(fmt::format("microbatches have at least {}, since they cannot have fewer: {}",
+                                      counted(request.fewest_rows, "row"), *request.uncut));
+  else if (request.uncut)
     model.notes.push_back(fmt::format("one microbatch has all {}, and stages take turns: {}",
                                       counted(model.batch, "row"), *request.uncut));
   if (request.accumulate > 1) accumulate(request.accumulate, model);
 }
 
+std::string severalBatchesNote(const ForwardModel& model, const std::vector<std::string>& outputs) {
+  if (model.fixed_batch == 0 || model.microbatches == 1) return "";
+  const std::optional<BatchCutError> meeting = examplesMeet(model, outputs);
+  if (!meeting) return sumsOverBatch(model);
+  const bool asks_for_all = model.asked_examples.value_or(0) > model.fixed_batch;
+  if (model.fixed_batch == 1 || !meeting->isMeeting()) {
+    if (model.fixed_batch > 1 && !asks_for_all) return "";
+    return fmt::format(
+        "a batch of {} does not show whether examples meet ({}): where they do, the loss of several such "
+        "batches is not the mean of theirs; to be sure, {}",
+        model.fixed_batch == 1 ? "one example" : "fixed size", meeting->cause(), dynamicBatchAdvice());
+  }
+  if (!asks_for_all)
+    return fmt::format("examples meet in a batch of the file, not beyond it: {}", meeting->cause());
+  const std::optional<BatchCutError> in_loss =
+      outputs.empty() || !model.loss.valid() ? meeting : examplesMeet(model, {});
+  if (!model.loss.valid() || !in_loss || !in_loss->isMeeting()) {
+    return fmt::format("outputs are those of each batch of the file, in which examples meet: {}",
+                       meeting->cause());
+  }
+  fail(ErrorCode::kBadModel,
+       "--dim asks for the loss of {} examples, but the batch of the file has a fixed size of {}, and the "
+       "mean of the losses of such batches is another where their examples meet: {}. Give --microbatches {} "
+       "without --dim for that mean, or {}",
+       *model.asked_examples, model.fixed_batch, meeting->cause(), *model.asked_examples / model.fixed_batch,
+       dynamicBatchAdvice());
+}
+
+std::string dynamicBatchAdvice() {
+  return "export the model with a dynamic batch axis (torch.export.Dim(\"batch\"); where the module asks "
+         "len(x), PyTorch's exporter fixes its size without a word: x.shape[0] keeps it)";
+}
+
 std::string normalizedRowsNote(const PlanRequest& request, const ForwardModel& model) {
+  if (model.fixed_batch > 0 && model.microbatches > 1 && trainingModes(model.graph).normalizations > 0)
+    return fmt::format("batch normalizations in training mode see {} at a time, those of a batch of the file",
+                       counted(model.fixed_batch, "row"));
   const bool chosen = request.microbatches == 0 && model.dimensions.contains(model.batch_dimension);
   const int64_t whole = model.batch / request.accumulate;
   const int64_t fewest = model.batch / model.microbatches;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "partition/stages/asked_stages.h"
 #include "planning/model/forward_model.h"
@@ -19,9 +20,21 @@ namespace pipeshard {
 // Errors: kConfiguration where the batch has too few rows, or there is none and several are asked for.
 void decideMicrobatches(const PlanRequest& request, const AskedStages& stages, ForwardModel& model);
 
-// Where the number of microbatches was chosen, and batch normalisations take the statistics of one: how many
-// rows they see, and the option for another number. "": there is nothing to say. To be called on a model with
-// its graph.
+// Of a model with its graph, where a step takes several batches of a file of fixed batch, and examples of one
+// batch meet (examplesMeet) or its loss is no mean over examples (sumsOverBatch): what there is to say of it.
+// "": nothing. `outputs`: what is wanted beside the loss; where they alone meet, they are those of each
+// batch.
+//
+// Errors: kBadModel where --dim asks for the loss of more examples than the file has, which is then not the
+// mean of the losses of its batches.
+std::string severalBatchesNote(const ForwardModel& model, const std::vector<std::string>& outputs);
+
+// How a model gets a batch of symbolic size: "export the model with ...", without a full stop.
+std::string dynamicBatchAdvice();
+
+// Where the number of microbatches was chosen, or each is a batch of a file, and batch normalisations take
+// the statistics of one: how many rows they see, and the option for another number. "": there is nothing to
+// say. To be called on a model with its graph.
 std::string normalizedRowsNote(const PlanRequest& request, const ForwardModel& model);
 
 }  // namespace pipeshard

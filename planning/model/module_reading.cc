@@ -24,6 +24,14 @@ namespace {
 constexpr uint64_t kInlineWeightBytes = 4096;
 constexpr uint64_t kInlineIntegerBytes = 65536;
 
+void noteStanding(int normalizations, std::vector<std::string>& notes) {
+  if (normalizations == 0) return;
+  notes.push_back(
+      fmt::format("the running statistics of {} stay as they are: the file has no momentum for them "
+                  "(PyTorch's momentum=None), or computes them of others (InstanceNorm)",
+                  counted(normalizations, "batch normalization")));
+}
+
 void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
   if (changed.normalizations + changed.dropouts == 0) {
     notes.emplace_back("--mode training changes nothing: nothing in the file is in inference mode");
@@ -32,12 +40,7 @@ void noteModes(const ChangedModes& changed, std::vector<std::string>& notes) {
   notes.push_back(fmt::format("put into training mode, which the file does not have: {}, {}",
                               counted(changed.normalizations, "batch normalization"),
                               counted(changed.dropouts, "dropout")));
-  if (changed.standing > 0) {
-    notes.push_back(
-        fmt::format("the running statistics of {} stay as they are: the file has no momentum for them "
-                    "(PyTorch's momentum=None), or computes them of others (InstanceNorm)",
-                    counted(changed.standing, "batch normalization")));
-  }
+  noteStanding(changed.standing, notes);
   if (changed.in_evaluation > 0) {
     const bool one = changed.in_evaluation == 1;
     notes.push_back(fmt::format("{} {} in evaluation mode, as the module had {}",
@@ -60,8 +63,11 @@ void noteUnlikeModule(const Graph& graph, const RestoreOptions& options, Restore
 }
 
 // Where the module lets no gradient pass.
-void stopGradients(Graph& graph, std::vector<std::string>& notes) {
-  if (const int detached = stopAtDetachedValues(graph); detached > 0) {
+void stopGradients(Graph& graph, const RestoreOptions& options, RestoredModule& module) {
+  std::vector<std::string>& notes = module.notes;
+  int detached = 0;
+  refuseOrKeep(options.keeps_refusal, module.refusal, [&] { detached = stopAtDetachedValues(graph); });
+  if (detached > 0) {
     notes.push_back(
         fmt::format("{} detached, as in the module: no gradient passes", counted(detached, "value")));
   }
@@ -78,12 +84,14 @@ void readAsTrained(Graph& graph, const RestoreOptions& options, RestoredModule& 
   if (graph.outputs.size() > 1) module.joint = graph;
 
   // The mode before the traps, which tell what is still in inference mode.
+  if (options.trains) noteStanding(standingNormalizations(graph), module.notes);
   if (options.mode == ModuleMode::kTraining) noteModes(setTrainingMode(graph), module.notes);
 
   // Both the traps and stopAtDetachedValues find merged values by a node's call and that of the node before
   // it. Between the two stopAfterNoGrad puts a node without a call: it comes last.
   noteUnlikeModule(graph, options, module);
-  stopGradients(graph, module.notes);
+  stopGradients(graph, options, module);
+  hideWholeRows(graph);
 }
 
 }  // namespace

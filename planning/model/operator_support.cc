@@ -11,7 +11,7 @@
 
 namespace pipeshard {
 
-bool canRun(const Node& node) { return runsOn(Backend::kCpu, node); }
+bool canRun(const Node& node) { return hasKernel(node); }
 
 bool canTrain(const Node& node) { return canRun(node) && hasGradientRule(node.domain, node.op_type); }
 

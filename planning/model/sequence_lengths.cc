@@ -69,6 +69,16 @@ void requireSequences(const ForwardModel& model, const Graph& shorter, int64_t l
 
 }  // namespace
 
+void takeLengths(const PlanRequest& request, ForwardModel& model) {
+  model.length_dimension = request.length_dimension;
+  model.shorter_lengths = request.shorter_lengths;
+  if (request.length_dimension.empty() || model.dimensions.contains(request.length_dimension)) return;
+  fail(ErrorCode::kUsage,
+       "--dim {}: several sizes are for the length of sequences, which the model does not call so (it is a "
+       "name of its batch)",
+       request.length_dimension);
+}
+
 void requireShorterSequences(const ForwardModel& model) {
   const std::string& name = model.length_dimension;
   if (name.empty()) return;

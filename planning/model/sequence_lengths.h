@@ -8,6 +8,10 @@
 
 namespace pipeshard {
 
+// Takes the dimension and the shorter lengths from the request. Error(kUsage) where the model has no such
+// dimension.
+void takeLengths(const PlanRequest& request, ForwardModel& model);
+
 // Whether the plan can have programs for all of ForwardModel::shorter_lengths. Errors: kUsage (the dimension
 // is the batch, or none of the model's inputs has it; `lengths` that do not descend from the longest on),
 // kConfiguration (as below).

@@ -1,7 +1,7 @@
 #include "planning/model/training_step.h"
 
 #include <algorithm>
-#include <map>
+#include <cmath>
 #include <string>
 
 #include <fmt/format.h>
@@ -106,6 +106,55 @@ TimeAxisResult meanOfBatches(Graph& graph, const WantedValues& wanted, int64_t b
   return time;
 }
 
+// The whole of a node's input is divided by a multiple of `rows`, the examples of a batch (a mean, as
+// written), or scaled by the rewrite of a mean.
+bool dividesByRows(const Graph& graph, const Node& node, int64_t rows) {
+  if (node.name.ends_with("/microbatch_share")) return true;
+  if (!node.is("Mul") && !node.is("Div")) return false;
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId input) {
+    const Constant* constant = input.valid() ? graph.constant(input) : nullptr;
+    if (constant == nullptr || elementCount(constant->shape) != 1) return false;
+    const double number = numericElements(*constant).front();
+    const double divisor = node.is("Div") ? number : 1 / number;
+    const double times = std::round(divisor / static_cast<double>(rows));
+    return times >= 1 && std::abs(divisor - times * static_cast<double>(rows)) <= 1e-6 * divisor;
+  });
+}
+
+// Whether a loss has a sum over the examples that is not divided by their number, as far as constants tell.
+bool hasPlainSum(const Graph& graph, const TimeAxisResult& time, int64_t rows) {
+  const auto isOf = [&](ValueId value, TimeKind::Kind kind) {
+    return value.valid() && time.kinds[value.index()].kind == kind;
+  };
+  std::vector<bool> reached(graph.values.size());
+  reached[time.loss.index()] = true;
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    const bool leads = std::any_of(node->outputs.begin(), node->outputs.end(),
+                                   [&](ValueId output) { return output.valid() && reached[output.index()]; });
+    if (!leads || dividesByRows(graph, *node, rows)) continue;
+    for (const ValueId input : node->inputs) {
+      if (isOf(input, TimeKind::Kind::kSplit)) return true;
+      if (isOf(input, TimeKind::Kind::kSum)) reached[input.index()] = true;
+    }
+  }
+  return false;
+}
+
+// Of a file whose batch has a fixed size: its graph, as a part of two such batches.
+TimeAxisResult splitFile(Graph& graph, const ForwardModel& model, const std::vector<std::string>& outputs) {
+  WantedValues wanted{model.loss};
+  wanted.constants = constantParameters(graph, wanted.loss);
+  for (const std::string& name : outputs) {
+    if (const ValueId made = madeOutput(graph, name); made.valid()) wanted.outputs.push_back(made);
+  }
+  std::vector<BatchInput> inputs;
+  for (const ValueId input : graph.inputs) {
+    const auto axis = model.batch_axes.find(graph.value(input).name);
+    inputs.push_back({input, axis == model.batch_axes.end() ? -1 : axis->second});
+  }
+  return splitTimeAxis(graph, wanted, inputs, {model.fixed_batch, 2 * model.fixed_batch, nullptr, 0});
+}
+
 }  // namespace
 
 void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>& frozen,
@@ -161,6 +210,40 @@ void requireCuttableRows(const ForwardModel& model) {
     // The model takes no such batch, which says nothing of examples that meet.
     if (error.code() != ErrorCode::kBadModel && error.code() != ErrorCode::kConfiguration) throw;
   }
+}
+
+std::optional<BatchCutError> examplesMeet(const ForwardModel& model,
+                                          const std::vector<std::string>& outputs) {
+  Graph graph = model.graph;
+  try {
+    splitFile(graph, model, outputs);
+  } catch (const BatchCutError& error) {
+    return error;
+  } catch (const Error& error) {
+    // A loss or an output that is no sum or no rows of the batch: others say so.
+    if (error.code() != ErrorCode::kBadModel) throw;
+  }
+  return std::nullopt;
+}
+
+std::string sumsOverBatch(const ForwardModel& model) {
+  if (!model.loss.valid()) return "";
+  Graph graph = model.graph;
+  try {
+    const TimeAxisResult time = splitFile(graph, model, {});
+    if (!time.totals.empty()) {
+      return fmt::format(
+          "the loss reads '{}', a sum over the batch (labels that count, say): of several batches it is the "
+          "mean of theirs, which is another than that of all their examples where batches have other sums",
+          graph.value(time.totals.front().part).name);
+    }
+    if (hasPlainSum(graph, time, model.fixed_batch))
+      return "the loss is a sum over the batch, or has one: of several batches it is the mean of their sums, "
+             "not the sum over all their examples";
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadModel) throw;  // examplesMeet says so, or others
+  }
+  return "";
 }
 
 bool hasDataParallelStage(const Plan& plan) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ir/plan/optimizer.h"
 #include "planning/model/forward_model.h"
+#include "sharding/batch/time_axis.h"
 #include "sharding/batch/training_family.h"
 
 namespace pipeshard {
@@ -31,6 +33,17 @@ void refuseUntrainable(const ForwardModel& model, const std::vector<std::string>
 // Of a model with a batch of symbolic size: whether its loss can be cut along the batch at all, whatever the
 // batch that was decided. BatchCutError where examples meet.
 void requireCuttableRows(const ForwardModel& model);
+
+// Of a file whose batch has a fixed size: where examples of one batch meet, as for a batch of symbolic size
+// (BatchCutError::cause). The loss of more examples is then not the mean of the losses of batches. What this
+// one size does not tell (rows merged behind another axis, a batch of one example) is not isMeeting();
+// nothing: they do not meet. `outputs`: what is wanted beside the loss.
+std::optional<BatchCutError> examplesMeet(const ForwardModel& model, const std::vector<std::string>& outputs);
+
+// Of such a file, where no examples of a batch meet: what there is to say where the loss of several batches,
+// the mean of theirs, may be another than that of all their examples all the same, since it is a quotient of
+// sums over the batch (of labels that count), or a plain sum, as far as constants tell. "": nothing.
+std::string sumsOverBatch(const ForwardModel& model);
 
 // How a plan takes the batch.
 BatchCut batchCutOf(const Plan& plan, const ForwardModel& model);

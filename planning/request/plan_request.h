@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ir/plan/given_options.h"
-#include "onnx_import/loss/loss.h"
+#include "ir/plan/loss_spec.h"
 #include "partition/search/search_limits.h"
 #include "partition/stages/partition_options.h"
 #include "planning/request/profile_store.h"
@@ -33,11 +33,13 @@ struct PlanRequest {
   bool any_sizes = false;        // dimensions without a size get one: to look, not to run
   std::string batch_dimension;   // "": found by name and place
   int64_t microbatches = 0;      // 0: automatic
-  // Why the batch cannot be cut: one microbatch has all of it, and a batch that is chosen has several rows.
-  // nullopt: it can, as far as is known.
+  // Why the batch cannot be cut, or not into parts of fewer than `fewest_rows`: where that is 1, one
+  // microbatch has all of it, and a batch that is chosen has several rows. nullopt: it can, as far as is
+  // known.
   std::optional<std::string> uncut;
-  int64_t last_batch = 0;  // rows of the shorter batch that ends an epoch; 0: as `data` says
-  DataDescription data;    // of `run`; their length decides it
+  int64_t fewest_rows = 1;  // of a microbatch where their number or the batch is chosen; more than 1: `uncut`
+  int64_t last_batch = 0;   // rows of the shorter batch that ends an epoch; 0: as `data` says
+  DataDescription data;     // of `run`; their length decides it
   // What `given.precision` makes of the graph, with all its floating-point types float64: the same nodes, so
   // that a plan fits them (validate: rounding told from a wrong cut).
   bool in_float64 = false;

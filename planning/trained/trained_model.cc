@@ -22,6 +22,7 @@
 #include "onnx_import/autodiff/update.h"
 #include "onnx_import/exporter/module_mode.h"
 #include "onnx_import/exporter/module_parameters.h"
+#include "onnx_import/exporter/running_statistics.h"
 #include "onnx_import/format/training_info.h"
 #include "onnx_import/format/writer.h"
 #include "onnx_import/forms/describe_training.h"
@@ -450,6 +451,7 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
   if (!signatureParameters(graph).empty()) buffers.emplace();
   for (const SignatureParameter& buffer : signatureBuffers(graph, true)) buffers->insert(buffer.name);
   const std::vector<ValueId> parameters = trainableParameters(graph);
+  const std::map<ValueId, int> calls = callsByMean(graph);
   constexpr std::string_view kRunningMean = ".running_mean";
   StateTensors state;
   for (const auto& [id, initializer] : graph.initializers) {
@@ -463,7 +465,9 @@ TrainedModelSummary writeTrainedTensors(const Checkpoint& checkpoint, const Trai
       std::reverse(shape.begin(), shape.end());
     }
     if (value.name.ends_with(kRunningMean) && trained.isTrained(id)) {
-      const Constant batches = makeScalar(DataType::kInt64, checkpoint.step * trained.plan().microbatches);
+      const int64_t in_pass = calls.contains(id) ? calls.at(id) : 1;
+      const int64_t passes = checkpoint.step * trained.plan().microbatches;
+      const Constant batches = makeConstant<int64_t>({}, {passes * in_pass});
       state.add(value.name.substr(0, value.name.size() - kRunningMean.size()) + std::string(kBatchesTracked),
                 DataType::kInt64, {}, batches.bytes);
     }

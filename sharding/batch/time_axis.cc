@@ -100,6 +100,7 @@ class TimeAxisPass {
     for (const BatchInput& input : inputs) {
       TimeFacts& known = facts_[input.value.index()];
       known.batch_only = true;
+      if (share_.other == nullptr && graph_.value(input.value).drawn) known.uniform = ~uint64_t{0};
       if (input.axis < 0) continue;
       PIPESHARD_CHECK(input.axis < std::ssize(graph_.shape(input.value)), "batch input '{}' has no axis {}",
                       name(input.value), input.axis);
@@ -330,9 +331,9 @@ class TimeAxisPass {
         "'{}', a sum over the whole batch that no prologue can compute (it depends on parameters, or on "
         "another such sum)",
         name(*left));
-    if (anyInput(node, Kind::kSplit)) refuseTimeCut(node, fmt::format("for every example it needs {}", sum));
+    if (anyInput(node, Kind::kSplit)) refuseMeeting(node, fmt::format("for every example it needs {}", sum));
     if (passesSums(graph_, node, sums()) || shareInvariants(node)) return true;
-    refuseTimeCut(node, fmt::format("it is not linear in {}", sum));
+    refuseMeeting(node, fmt::format("it is not linear in {}", sum));
   }
 
   // sum + c == sum of (part + c rows/batch): gives every part its share of what does not depend on the batch.
@@ -414,7 +415,12 @@ TimeAxisResult splitTimeAxis(Graph& graph, const WantedValues& wanted, const std
     result.loss = wanted.loss;
     return result;
   }
-  return TimeAxisPass(graph, share).run(wanted, inputs);
+  try {
+    return TimeAxisPass(graph, share).run(wanted, inputs);
+  } catch (BatchCutError& error) {
+    error.setRows(share.rows);
+    throw;
+  }
 }
 
 }  // namespace pipeshard

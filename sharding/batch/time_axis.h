@@ -14,6 +14,7 @@
 // input is.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,18 @@ class BatchCutError : public Error {
   const std::string& cause() const { return cause_; }
   // Of the model: "change the model so that ..."
   const std::string& wayOut() const { return way_out_; }
+  // Whether the node combines examples for sure. Else they are not seen apart, which another size of the
+  // batch might show.
+  bool isMeeting() const { return is_meeting_; }
+  void setMeeting() { is_meeting_ = true; }
+  // Of the part that the batch was to be cut into; 0: not known.
+  int64_t rows() const { return rows_; }
+  void setRows(int64_t rows) { rows_ = rows; }
 
  private:
   std::string cause_, way_out_;
+  int64_t rows_ = 0;
+  bool is_meeting_ = false;
 };
 
 struct TimeKind {
@@ -89,7 +99,7 @@ struct BatchShare {
 // not depend on the batch. With `share.other` they are found by comparison (constants of other content are
 // replaced by the whole's; shapes must grow where the batch is cut), and it decides where a batch of one, or
 // of one group of rows, goes in a Reshape. Without it a constant is taken to be the same for every batch
-// size. It is not kept.
+// size, and random numbers that are not cut to be alike for every example. It is not kept.
 //
 // Errors: BatchCutError naming the node, the operator and why the batch cannot be cut there; kBadModel of a
 // loss or an output that is not what is wanted.

@@ -1,6 +1,5 @@
 #include "sharding/batch/time_compare.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>

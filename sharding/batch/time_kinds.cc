@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ir/base/error.h"
+#include "ir/operators/operator_facts.h"
 #include "sharding/rules/rule_builder.h"
 
 namespace pipeshard {
@@ -72,11 +73,16 @@ int cutFactor(const Graph& graph, const TimeFactsTable& facts, const Node& node,
     const std::vector<int>& factors = rule.inputs[input][axis];
     if (factors.empty() || rule.factors[factors.front()].kind == FactorKind::kWhole ||
         isBoundedSlice(graph, node, axis, share)) {
-      refuseTimeCut(node, fmt::format("it needs the whole of axis {} of '{}', along which the batch is cut",
-                                      axis, graph.value(value).name));
+      const std::string reason =
+          fmt::format("it needs the whole of axis {} of '{}', along which the batch is cut", axis,
+                      graph.value(value).name);
+      // It may take each its own, as groups of channels do.
+      if (operatorFacts(node).work == WorkClass::kMovement || node.intAttribute("group", 1) > 1)
+        refuseTimeCut(node, reason);
+      refuseMeeting(node, reason);
     }
     if (factor >= 0 && factor != factors.front()) {
-      refuseTimeCut(node, fmt::format("it combines every example of '{}' with every example of '{}'",
+      refuseMeeting(node, fmt::format("it combines every example of '{}' with every example of '{}'",
                                       graph.value(first).name, graph.value(value).name));
     }
     factor = factors.front();
@@ -122,8 +128,8 @@ OutputKind cutOutput(const Graph& graph, const Node& node, const FactorRule& rul
   switch (rule.factors[factor].kind) {
     case FactorKind::kSum: return {OutputChange::kSum, -1};
     case FactorKind::kMean: return {OutputChange::kMean, -1};
-    case FactorKind::kMax: refuseTimeCut(node, "it takes the maximum over the batch");
-    case FactorKind::kMin: refuseTimeCut(node, "it takes the minimum over the batch");
+    case FactorKind::kMax: refuseMeeting(node, "it takes the maximum over the batch");
+    case FactorKind::kMin: refuseMeeting(node, "it takes the minimum over the batch");
     default: break;
   }
   refuseTimeCut(node, fmt::format("its output '{}' depends on the whole batch",
@@ -166,7 +172,7 @@ namespace {
 // Batch normalisation in training mode sees one microbatch, whole: that is what it means, not a use of the
 // whole batch.
 bool normalizesMicrobatch(const TimeFactsTable& facts, const Node& node) {
-  if (!node.is("BatchNormalization") || node.intAttribute("training_mode", 0) == 0) return false;
+  if (!normalizesByBatch(node)) return false;
   const bool only_x = std::none_of(node.inputs.begin() + 1, node.inputs.end(),
                                    [&](ValueId input) { return isSplit(facts, input); });
   return only_x && isSplit(facts, node.inputs[0]) && facts[node.inputs[0].index()].kind.axis == 0;
@@ -192,6 +198,15 @@ std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts,
     if (node.outputs[output].valid()) kinds[output] = cutOutput(graph, node, *rule, output, factor);
   }
   return kinds;
+}
+
+void refuseMeeting(const Node& node, const std::string& reason) {
+  try {
+    refuseTimeCut(node, reason);
+  } catch (BatchCutError& error) {
+    error.setMeeting();
+    throw;
+  }
 }
 
 void refuseTimeCut(const Node& node, const std::string& reason, const std::string& way_out) {

@@ -48,7 +48,11 @@ struct OutputKind {
 std::vector<OutputKind> cutNode(const Graph& graph, const TimeFactsTable& facts, const Node& node,
                                 bool one_example, const BatchShare& share);
 
-// Throws BatchCutError (time_axis.h) of the node.
+// Throws BatchCutError (time_axis.h) of the node, isMeeting(): examples meet there, whatever the size of the
+// batch.
+[[noreturn]] void refuseMeeting(const Node& node, const std::string& reason);
+
+// Throws BatchCutError of the node, which does not say that examples meet.
 [[noreturn]] void refuseTimeCut(
     const Node& node, const std::string& reason,
     const std::string& way_out = "change the model so that examples meet only in sums and means");

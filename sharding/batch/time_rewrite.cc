@@ -4,6 +4,7 @@
 
 #include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
+#include "ir/operators/operator_facts.h"
 
 namespace pipeshard {
 
@@ -99,7 +100,7 @@ Node copyNode(GraphBuilder& builder, const Node& node, TimeFactsTable& facts,
 }  // namespace
 
 std::vector<Node> expandMeanLoss(GraphBuilder& builder, const Node& node) {
-  const bool is_loss = node.is("SoftmaxCrossEntropyLoss") || node.is("NegativeLogLikelihoodLoss");
+  const bool is_loss = node.domain.empty() && operatorFacts(node).takes_labels;
   const bool weighted = node.inputs.size() > 2 && node.inputs[2].valid();
   if (!is_loss || node.stringAttribute("reduction", "mean") != "mean" ||
       (!node.hasAttribute("ignore_index") && !weighted))

@@ -6,6 +6,7 @@
 
 #include "onnx_import/format/writer.h"
 #include "planning/model/forward_model.h"
+#include "planning/model/microbatches.h"
 #include "tests/expect_error.h"
 #include "tests/temporary_folder.h"
 
@@ -114,6 +115,23 @@ TEST(BatchDimension, WithoutASizeEachDeviceHasARowOfEveryMicrobatch) {
   EXPECT_EQ(decide(graphOf({{"batch", "seq"}}), request).dimensions.count("seq"), 0u);
   request.any_sizes = true;
   EXPECT_EQ(decide(graphOf({{"batch", "seq"}}), request).dimensions.count("seq"), 1u);
+}
+
+// The microbatches that are asked for, with as many rows as they need.
+TEST(BatchDimension, HasTheFewestRowsOfAMicrobatch) {
+  PlanRequest request;
+  request.microbatches = 8;
+  request.fewest_rows = 2;
+  request.uncut = "node 'n'";
+  AskedStages stages;
+  stages.widest = 2;
+  ForwardModel model;
+  model.dimensions = decide(graphOf({{"batch", ""}}), request, stages).dimensions;
+  EXPECT_EQ(model.dimensions, (Sizes{{"batch", 16}}));
+  model.batch_dimension = "batch";
+  decideMicrobatches(request, stages, model);
+  EXPECT_EQ(model.microbatches, 8);
+  EXPECT_THAT(model.notes, ElementsAre(HasSubstr("microbatches have at least 2 rows")));
 }
 
 // Groups of two rows beside rows that are merged behind another axis: every size at which the model is looked

@@ -8,11 +8,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "planning/model/training_step.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using Kind = Verdict::Kind;
@@ -66,7 +68,52 @@ TEST_F(Inspection, ABatchOfFixedSizeIsNotCut) {
   EXPECT_EQ(verdicts.training.kind, Kind::kPossible);
   ASSERT_TRUE(verdicts.microbatches);
   EXPECT_EQ(verdicts.microbatches->kind, Kind::kMissing);
-  EXPECT_THAT(verdicts.microbatches->text, HasSubstr("no input has a symbolic batch dimension"));
+  EXPECT_THAT(verdicts.microbatches->text,
+              HasSubstr("the batch of the file has a fixed size of 4 examples and is not cut"));
+}
+
+// Each row with each other.
+constexpr const char* kMeeting =
+    "t = Transpose(h) m = MatMul(h, t) p = Softmax <axis = 0> (m) "
+    "q = Mul(p, p) loss = ReduceMean <keepdims = 0> (q)";
+
+// As planning says of the same sizes.
+TEST_F(Inspection, SeveralBatchesOfAFileAreNotTheLossOfAllWhereExamplesMeet) {
+  const auto judge = [&](const std::string& nodes, int64_t examples) {
+    return judgeModel(look(layerAnd("float[4,2] x", nodes), {}, {{"batch", examples}}), "");
+  };
+  EXPECT_EQ(judge(kMean, 12).training.kind, Kind::kPossible);
+  EXPECT_EQ(judge(kMeeting, 4).training.kind, Kind::kPossible);
+  const ModelVerdicts verdicts = judge(kMeeting, 12);
+  EXPECT_EQ(verdicts.training.kind, Kind::kRefused);
+  EXPECT_THAT(verdicts.training.text,
+              AllOf(HasSubstr("--dim asks for the loss of 12 examples"),
+                    HasSubstr("combines every example of 'h' with every example of 't'"),
+                    HasSubstr("--microbatches 3 without --dim"), HasSubstr("x.shape[0]")));
+  EXPECT_THAT(verdicts.microbatches->text, HasSubstr("not the loss of all where examples meet"));
+  EXPECT_ERROR(judge(kMean, 6), ErrorCode::kConfiguration, "a batch of 6 does not fit",
+               "give a multiple of 4");
+}
+
+// At one row the parts of the Split, [1,2n,3,2], have the shape of what they are viewed as, [n,2,3,2].
+TEST_F(Inspection, RowsThatAreMergedWithHeadsCanBeCutOneByOne) {
+  std::string numbers;
+  for (int i = 0; i < 48; ++i) numbers += (i == 0 ? "0." : ",0.") + std::to_string(i * 37 % 89);
+  const ForwardModel model = look(
+      "<ir_version: 10, opset_import: [\"\" : 18]> g (float[n,3,4] x) => (float loss) <float[4,12] w = {" +
+      numbers +
+      "}, int64[5] all = {-1,3,3,2,2}, int64[4] merged = {3,-1,3,2}, int64[4] heads = {-1,2,3,2}, "
+      "int64[1] zero = {0}> { "
+      "l = MatMul(x, w) r = Reshape(l, all) p = Transpose <perm = [2,0,3,1,4]> (r) u = Reshape(p, merged) "
+      "a, b, c = Split <axis = 0, num_outputs = 3> (u) "
+      "a1 = Squeeze(a, zero) b1 = Squeeze(b, zero) c1 = Squeeze(c, zero) "
+      "q = Reshape(a1, heads) k = Reshape(b1, heads) v = Reshape(c1, heads) "
+      "kt = Transpose <perm = [0,1,3,2]> (k) s = MatMul(q, kt) e = Softmax <axis = -1> (s) o = MatMul(e, v) "
+      "f = Mul(o, o) loss = ReduceMean <keepdims = 0> (f) }");
+  EXPECT_THAT(model.notes, Contains(HasSubstr("1 Attention")));
+  const OptimizerSpec optimizer;
+  for (const int64_t microbatches : {2, 4})
+    EXPECT_NO_THROW(trainingFamily(model, optimizer, {4, microbatches, true}).base()) << microbatches;
 }
 
 TEST_F(Inspection, ASizeThatItChoseItselfIsTold) {
@@ -75,13 +122,8 @@ TEST_F(Inspection, ASizeThatItChoseItselfIsTold) {
   EXPECT_ERROR(look(model), ErrorCode::kBadModel, "t = 16", "as nobody gave a size", "--dim t=N");
 }
 
-// Each row with each other.
 TEST_F(Inspection, ALossOfTheWholeBatchIsTrainedButNotCut) {
-  const ModelVerdicts verdicts =
-      judgeModel(look(layerAnd("float[n,2] x",
-                               "t = Transpose(h) m = MatMul(h, t) p = Softmax <axis = 0> (m) "
-                               "q = Mul(p, p) loss = ReduceMean <keepdims = 0> (q)")),
-                 "");
+  const ModelVerdicts verdicts = judgeModel(look(layerAnd("float[n,2] x", kMeeting)), "");
   EXPECT_EQ(verdicts.training.kind, Kind::kPossible) << verdicts.training.text;
   ASSERT_TRUE(verdicts.microbatches);
   EXPECT_EQ(verdicts.microbatches->kind, Kind::kRefused);
@@ -152,6 +194,20 @@ TEST_F(Inspection, OutputsInTheWayOfALossAreLeftOut) {
   EXPECT_FALSE(findValue(model.graph, "chosen").valid());
   const ModelVerdicts verdicts = judgeModel(model, "");
   EXPECT_EQ(verdicts.training.kind, Kind::kPossible) << verdicts.training.text;
+  ASSERT_TRUE(verdicts.microbatches);
+  EXPECT_EQ(verdicts.microbatches->kind, Kind::kPossible) << verdicts.microbatches->text;
+}
+
+// Two rows at a time: one row alone is refused where shapes are inferred, before dead code is removed.
+TEST_F(Inspection, AnOutputThatDoesNotGoWithEveryPartOfTheBatchIsLeftOut) {
+  const ForwardModel model = look(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n,2] x) => (float loss, float[pairs,2,3] grouped, float[n,3] h)
+    <float[2,3] w = {1,2,3,4,5,6}, int64[3] by_two = {-1,2,3}> {
+      h = MatMul(x, w) loss = ReduceMean <keepdims = 0> (h) grouped = Reshape(h, by_two) })");
+  EXPECT_EQ(model.outputs, std::vector<std::string>{"h"});
+  EXPECT_THAT(model.notes, Contains(HasSubstr("every part of the batch: grouped")));
+  EXPECT_EQ(model.prepared(1).shape(findValue(model.prepared(1), "h")), (Shape{1, 3}));
+  const ModelVerdicts verdicts = judgeModel(model, "");
   ASSERT_TRUE(verdicts.microbatches);
   EXPECT_EQ(verdicts.microbatches->kind, Kind::kPossible) << verdicts.microbatches->text;
 }

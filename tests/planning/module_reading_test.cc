@@ -1,12 +1,14 @@
 // A file is read for a plan and for an export alike.
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ir/base/error.h"
 #include "ir/graph/weight_role.h"
 #include "planning/model/module_notes.h"
 #include "planning/model/module_reading.h"
@@ -53,6 +55,69 @@ TEST_P(ModuleReading, NamesParametersAlikeForPlansAndExports) {
   EXPECT_EQ(exported.parameters.other_names, plan.parameters.other_names);
   EXPECT_EQ(exported.reduced.found.weight_inputs, plan.reduced.found.weight_inputs);
   EXPECT_THAT(outputsOf(written), ElementsAreArray(outputsOf(as_read_)));
+}
+
+// h * 0.5 + h.detach() * 0.5, of which the exporter's optimizer has made one product.
+Graph mergedWhereOneIsDetached() {
+  Graph graph;
+  graph.opset_imports = {{"", 20}};
+  GraphBuilder builder(graph);
+  const ValueId x = builder.addValue("x", DataType::kFloat32, {1, 4});
+  graph.inputs = {x};
+  const ValueId weight = builder.addConstant("w", makeConstant<float>({1, 4}, {1, 2, 3, 4}));
+  graph.value(weight).metadata = {{"pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER"}};
+  const auto add = [&](const std::string& op, std::vector<ValueId> inputs, const std::string& call,
+                       const std::string& arguments) {
+    const ValueId output = builder.addValue(call, DataType::kFloat32, {1, 4});
+    builder.addNode("", op, std::move(inputs), {output});
+    graph.nodes.back().metadata = {{"pkg.torch.onnx.fx_node", "%" + call +
+                                                                  " : [num_users=1] = call_function[target="
+                                                                  "torch.ops.aten." +
+                                                                  call + ".default](args = (" + arguments +
+                                                                  "), kwargs = {})"}};
+    return output;
+  };
+  const ValueId half = add("Mul", {weight, x}, "mul", "%p_w, %x");
+  graph.outputs = {add("Add", {half, half}, "add", "%mul, %mul_1")};
+  graph.nodes.back().metadata.emplace_back(
+      "pkg.torch.onnx.stack_trace",
+      "File \"module.py\", line 9, in forward\n    h = h * 0.5 + h.detach() * 0.5");
+  return graph;
+}
+
+// `inspect` shows what else is in the file.
+TEST(ModuleReadings, OfAFileThatLostADetachAreRefusedButToLookAt) {
+  Graph looked_at = mergedWhereOneIsDetached(), planned = looked_at;
+  EXPECT_THAT(restoreModule(looked_at, {.form = {}, .keeps_refusal = true}).refusal,
+              HasSubstr("gives it 'mul_1'"));
+  EXPECT_THROW(restoreModule(planned, {}), Error);
+}
+
+// As scaled_dot_product_attention is written: a query whose keys are all hidden gets 0.
+TEST(ModuleReadings, HideWholeRowsOfAnAttention) {
+  Graph graph;
+  graph.opset_imports = {{"", 20}};
+  GraphBuilder builder(graph);
+  const ValueId seen = builder.addValue("seen", DataType::kBool, {1, 4});
+  graph.inputs = {seen};
+  const ValueId zero = builder.addConstant("zero", makeScalar(DataType::kFloat32, 0));
+  const ValueId lowest =
+      builder.addConstant("lowest", makeScalar(DataType::kFloat32, -3.4028234663852886e38));
+  const auto add = [&](const std::string& op, std::vector<ValueId> inputs, DataType type) {
+    const ValueId output = builder.addValue(op + "_out", type, {1, 4});
+    builder.addNode("", op, std::move(inputs), {output});
+    graph.nodes.back().metadata = {
+        {"pkg.torch.onnx.fx_node",
+         "%attention : [num_users=1] = call_function[target=torch.ops.aten.scaled_dot_product_attention."
+         "default](args = (%q, %k, %v, %mask), kwargs = {})"}};
+    return output;
+  };
+  const ValueId hidden = add("Where", {seen, zero, lowest}, DataType::kFloat32);
+  graph.outputs = {hidden, add("IsNaN", {hidden}, DataType::kBool)};
+  restoreModule(graph, {});
+  const Constant* number = graph.constant(graph.nodes.at(0).inputs.at(2));
+  ASSERT_NE(number, nullptr);
+  EXPECT_EQ(numericElements(*number).at(0), -std::numeric_limits<double>::infinity());
 }
 
 TEST(ModuleNotes, NameEqualMatricesThatMayBeOne) {

@@ -1,8 +1,6 @@
 // Whoever is slow, and whenever: programs of every schedule neither hang nor change their results. A thousand
 // runs of small programs with random pauses in ranks and links, compared bit by bit with undisturbed ones.
 #include <map>
-#include <mutex>
-#include <random>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

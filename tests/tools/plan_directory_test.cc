@@ -123,7 +123,7 @@ TEST_F(ReplacedPlan, IsNotThatOfARestart) {
 }
 
 TEST_F(ReplacedPlan, IsNotComparedWithTheOneBefore) {
-  const CommandProcess validation(folder_.path(), "validate", {"validate", plan_, "--steps", "800"});
+  const CommandProcess validation(folder_.path(), "validate", {"validate", plan_, "--steps", "4000"});
   ASSERT_TRUE(validation.comes("planned: step")) << validation.errors();
   replace();
   const CommandResult ended = validation.finish(2 * kPatience);

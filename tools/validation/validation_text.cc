@@ -161,31 +161,32 @@ std::string validationVerdict(const Plan& plan, const ValidationReport& report,
   const std::string_view type = dataTypeName(plan.given.precision);
   const std::string mixed =
       isHalf(plan.given.precision) ? fmt::format(", in {}, by the bounds above", type) : "";
-  std::string text = fmt::format(
+  const std::string verdict = fmt::format(
       "{}: {} on {} {} one device{}\n", report.passed() ? "PASS" : "FAIL",
       std::filesystem::path(plan.model_path).filename().string(), counted(report.ranks, "worker"),
       report.passed() ? "equals" : "differs from",
       report.in_float64 && report.passed() ? fmt::format(", but for {}'s rounding", type) : mixed);
-  if (report.withinBounds()) return text;
+  if (report.withinBounds()) return verdict;
   if (report.in_float64 && report.in_float64->passed) {
     const auto beyond = std::count_if(report.tensors.begin(), report.tensors.end(),
                                       [](const TensorComparison& tensor) { return !tensor.passed(); });
     const auto& [passed, compared, worst, own] = *report.in_float64;
-    text += fmt::format(
+    const std::string rounding = fmt::format(
         "In {} {} {} by {:.1e} at most. The same plan in float64 equals one device: {} within {:.0e},\n"
         "the worst {:.1e}. ",
         type, counted(beyond, "tensor"), beyond == 1 ? "differs" : "differ", report.tensors.front().error,
         counted(compared, "tensor"), worst.bound, worst.error);
-    return text + (own ? ownRoundingText(*own, type) : fmt::format("{}.\n", kWhyRounding));
+    return rounding + (own ? ownRoundingText(*own, type) : fmt::format("{}.\n", kWhyRounding)) + verdict;
   }
   if (report.in_float64) {
-    return text + fmt::format("In float64 as well: {}. So this is no rounding: please report it.\n",
-                              describe(report.in_float64->worst));
+    return fmt::format("In float64 as well: {}. So this is no rounding: please report it.\n{}",
+                       describe(report.in_float64->worst), verdict);
   }
-  if (plan.given.precision == DataType::kFloat64) return text;
-  if (!otherwise.empty()) text += fmt::format("Not looked at in float64: {}\n", otherwise);
-  return text + fmt::format("{}:\n--precision float64 tells whether the cut is right (docs/precision.md)\n",
-                            kWhyRounding);
+  if (plan.given.precision == DataType::kFloat64) return verdict;
+  const std::string unseen =
+      otherwise.empty() ? "" : fmt::format("Not looked at in float64: {}\n", otherwise);
+  return fmt::format("{}{}:\n--precision float64 tells whether the cut is right (docs/precision.md)\n{}",
+                     unseen, kWhyRounding, verdict);
 }
 
 std::string validationJson(const ValidationReport& report) { return toJson(report).dump(1) + "\n"; }

@@ -15,8 +15,9 @@ std::string validationTables(const ValidationReport& report);
 // (ValidationReport::firstNotANumber): neither "equals" nor "differs".
 void refuseNotANumber(const ValidationReport& report);
 
-// "PASS: gpt2.onnx on 4 workers equals one device", and what more there is to be said of it. `otherwise`: why
-// a result beyond float32's bounds was not looked at in float64; "": it was, or there was no need.
+// What there is to be said of it, and in the last line "PASS: gpt2.onnx on 4 workers equals one device".
+// `otherwise`: why a result beyond float32's bounds was not looked at in float64; "": it was, or there was no
+// need.
 std::string validationVerdict(const Plan& plan, const ValidationReport& report, const std::string& otherwise);
 
 // For --json.

@@ -6,6 +6,7 @@
 #include "ir/graph/weight_role.h"
 #include "onnx_import/autodiff/parameters.h"
 #include "onnx_import/autodiff/training.h"
+#include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 #include "tests/onnx_import/model_files.h"
 
@@ -166,6 +167,75 @@ TEST(ForwardStates, FollowAChainThatTheFileWrites) {
   expectNear(updatedStates(training, test).at(0), mean);
 }
 
+// So PyTorch's exporter writes the second call of a module.
+TEST(ForwardStates, AreReadThroughNodesThatChangeNothing) {
+  for (const bool reshaped : {false, true}) {
+    TestGraph test;
+    const ValueId a = input(test, "a", 1);
+    const ValueId b = input(test, "b", 2);
+    Module module = makeModule(test, "bn");
+    const ValueId first = apply(test, module, a)[0];
+    const auto copy = [&](ValueId statistic) {
+      if (!reshaped) return test.op("Identity", {statistic});
+      const ValueId row = test.op("Unsqueeze", {statistic, test.integers({0})});
+      return test.op("Squeeze", {row, test.integers({0})});
+    };
+    module.mean = copy(module.mean);
+    module.variance = copy(module.variance);
+    const TrainingGraph training = build(test, sumOf(test, {first, apply(test, module, b)[0]}));
+    EXPECT_THAT(stateNames(training), ElementsAre("bn.mean", "bn.variance"));
+    std::vector<double> mean = kMean, variance = kVariance;
+    expectUpdate(mean, variance, test.contents().at("a"));
+    expectUpdate(mean, variance, test.contents().at("b"));
+    const auto updated = updatedStates(training, test);
+    expectNear(updated.at(0), mean);
+    expectNear(updated.at(1), variance);
+  }
+}
+
+// Two calls of a module in a file, of which the second reads `mean` as the mean. The statistics are small
+// enough to be folded.
+Graph twoCalls(const std::string& mean) {
+  return graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float loss)
+      <float[3] scale = {1,2,3}, float[3] shift = {1,2,3}, float[3] running_mean = {1,2,3},
+       float[3] running_var = {1,2,3}> {
+      y, mean_1, var_1 = BatchNormalization <training_mode = 1> (x, scale, shift, running_mean, running_var)
+      half = Cast <to = 10> (running_mean)
+      rounded = Cast <to = 1> (half)
+      same = Identity (running_mean)
+      variance = Identity (running_var)
+      z, mean_last, var_last = BatchNormalization <training_mode = 1> (y, scale, shift, )" +
+                       mean + R"(, variance)
+      squares = Mul (z, z)
+      loss = ReduceSum <keepdims = 0> (squares) })");
+}
+
+TrainingGraph prepareAndBuild(Graph graph) {
+  ForwardGraph forward;
+  forward.graph = prepareModel(std::move(graph), {});
+  forward.loss = findValue(forward.graph, "loss");
+  for (ValueId id : forward.graph.inputs) forward.inputs.push_back({id, 0});
+  return buildTrainingGraph(std::move(forward), {});
+}
+
+TEST(ForwardStates, OfASecondCallAreNotFoldedIntoConstants) {
+  const TrainingGraph training = prepareAndBuild(twoCalls("same"));
+  EXPECT_THAT(stateNames(training), ElementsAre("running_mean", "running_var"));
+  EXPECT_EQ(training.graph.value(training.forward_states.at(0).updated).name, "mean_last");
+  EXPECT_EQ(training.graph.value(training.forward_states.at(1).updated).name, "var_last");
+}
+
+TEST(ForwardStates, OfWhichASecondCallReadsOtherNumbersAreRefused) {
+  try {
+    prepareAndBuild(twoCalls("rounded"));
+    FAIL() << "no refusal";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadModel);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'running_mean'"), HasSubstr("Cast")));
+  }
+}
+
 TEST(ForwardStates, AreNeitherGivenStatisticsNorConstantsOfTheFileNorWhatTheLossDoesNotNeed) {
   TestGraph test;
   const ValueId x = input(test, "x", 1);
@@ -200,6 +270,20 @@ void expectRefusal(TestGraph& test, ValueId loss, const std::string& state, cons
     EXPECT_EQ(error.code(), ErrorCode::kBadModel);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("'" + state + "'"), HasSubstr(reader)));
   }
+}
+
+TEST(ForwardStates, ThatAnotherCallHasUpdatedSinceAreRefused) {
+  TestGraph test;
+  const ValueId x = input(test, "x", 1);
+  Module module = makeModule(test, "bn");
+  const std::vector<ValueId> first = apply(test, module, x);
+  module.mean = first[1];
+  module.variance = first[2];
+  const ValueId second = apply(test, module, x)[0];
+  const ValueId third = apply(test, module, x)[0];
+  test.graph().nodes.back().name = "third";
+  test.graph().value(first[1]).name = "updated";
+  expectRefusal(test, sumOf(test, {first[0], second, third}), "updated", "'third'");
 }
 
 TEST(ForwardStates, OfTwoModulesThatShareAMeanAreRefused) {
@@ -239,7 +323,7 @@ TEST(ForwardStates, ThatAreMarkedAsParametersAreNoConstants) {
     g (float[2,3] x, int64[2] labels) => (float loss)
       <float[3] scale = {1,2,3}, float[3] shift = {1,2,3}, float[3] mean = {1,2,3}, float[3] var = {1,2,3},
        float[3] classes = {1,2,4}> {
-      y, mean_next, var_next = BatchNormalization <training_mode = 1> (x, scale, shift, mean, var)
+      y, mean_1, var_1 = BatchNormalization <training_mode = 1> (x, scale, shift, mean, var)
       loss = SoftmaxCrossEntropyLoss (y, labels, classes) })");
   for (const char* name : {"scale", "shift", "mean", "var", "classes"})
     setExportedKind(graph.value(findValue(graph, name)), "PARAMETER");

@@ -1,8 +1,10 @@
 // Normalisation and losses.
+#include <limits>
+
 #include <gtest/gtest.h>
 
-#include "onnx_import/precision/precision.h"
 #include "onnx_import/autodiff/training.h"
+#include "onnx_import/precision/precision.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
 
 namespace pipeshard::testing {
@@ -15,6 +17,19 @@ TEST(Gradient, OfSoftmaxAndLogSoftmaxMatchesDifferencesOnEveryAxis) {
       checkGradients(test, {test.op(op_type, {test.parameter("x", {2, 3, 4})}, {{"axis", axis}})});
     }
   }
+}
+
+// The second row sees nothing; zeros stand for what it would be.
+TEST(Gradient, OfASafeSoftmaxIsZeroInARowThatIsHidden) {
+  TestGraph test;
+  const double hidden = -std::numeric_limits<double>::infinity();
+  const ValueId mask = test.constant(makeConstant<double>({2, 3}, {0, 0, hidden, hidden, hidden, hidden}));
+  const ValueId y = test.op("Softmax", {test.op("Add", {test.parameter("x", {2, 3}), mask})});
+  const ValueId zero = test.constant(makeScalar(DataType::kFloat64, 0));
+  const ValueId loss = test.weightedSum({test.op("Where", {test.op("IsNaN", {y}), zero, y})});
+  const std::vector<double> slopes = elementsOf(trainAndRun(test, loss).gradients.at("x"));
+  EXPECT_NE(slopes[0], 0);
+  for (size_t i = 2; i < slopes.size(); ++i) EXPECT_EQ(slopes[i], 0) << i;
 }
 
 TEST(Gradient, OfLpNormalizationMatchesDifferencesForBothNormsOnEveryAxis) {

@@ -110,6 +110,28 @@ TEST(Gradient, OfReductionsMatchesDifferencesForAllAxes) {
   }
 }
 
+// max(dim) and min(dim) of PyTorch's default exporter; amax shares.
+TEST(Gradient, OfAnExtremeThatHasAPlaceGoesToTheFirst) {
+  const Constant data = makeTensor({2, 3}, {4, 7, 7, 7, 1, 7});
+  const auto slopes = [&](const char* op_type, const std::string& function, int64_t keep) {
+    TestGraph test;
+    const ValueId x = test.parameter("x", data);
+    const ValueId y = test.op(op_type, {x, test.integers({-1})}, {{"keepdims", keep}});
+    test.graph().nodes.back().metadata.emplace_back(
+        "pkg.torch.onnx.fx_node", "%max_1 : [num_users=1] = call_function[target=torch.ops." + function +
+                                      "](args = (%x, -1), kwargs = {})");
+    return elementsOf(trainAndRun(test, test.weightedSum({y})).gradients.at("x"));
+  };
+  for (const int64_t keep : {0, 1}) {
+    const std::vector<double> first = slopes("ReduceMax", "aten.max.dim", keep);
+    const std::vector<double> shared = slopes("ReduceMax", "aten.amax.default", keep);
+    EXPECT_EQ(first, (std::vector<double>{0, 2 * shared[1], 0, 2 * shared[3], 0, 0}));
+    EXPECT_EQ(shared[1], shared[2]);
+    EXPECT_EQ(slopes("ReduceMin", "aten.min.dim", keep)[4],
+              slopes("ReduceMin", "aten.amin.default", keep)[4]);
+  }
+}
+
 // Lines with no zero, one, and two.
 TEST(Gradient, OfReduceProdMatchesDifferencesAlsoWithZeros) {
   const Constant data = makeTensor({3, 2, 2}, {1, -2, 0.5, 3, 0, 4, 2, -1, 0, 5, 0, 0});
@@ -198,6 +220,23 @@ TEST(Gradient, OfPartsReadApartMatchesDifferences) {
     checkGradients(test,
                    {slice(0, 2, 0), slice(2, 3, 0), slice(5, 7, 0), slice(1, 6, 0), slice(1, 3, 1),
                     element({}, 3, 0), element({1}, -1, 0), element({1, 1}, 0, 1), test.op("Exp", {x})});
+  }
+}
+
+// Values are added while parts are joined; those that are there move, at another place for each size.
+TEST(Gradient, OfPartsHasTheShapeOfTheWhole) {
+  for (int more = 0; more < 40; ++more) {
+    TestGraph test;
+    const ValueId x = test.op("Tanh", {test.parameter("x", {2, 4})});
+    const ValueId part = test.op("Slice", {x, test.integers({0}), test.integers({2}), test.integers({1})});
+    ValueId whole = x;
+    for (int i = 0; i < more; ++i) whole = test.op("Sin", {whole});
+    const CheckedTraining checked = trainAndRun(test, test.weightedSum({part, whole}));
+    const Graph& graph = checked.training.graph;
+    for (const Node& node : graph.nodes) {
+      if (!node.is("Sum")) continue;
+      EXPECT_EQ(graph.shape(node.outputs[0]), graph.shape(node.inputs[0])) << more;
+    }
   }
 }
 

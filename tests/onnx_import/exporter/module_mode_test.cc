@@ -78,6 +78,29 @@ m (float[2,3,4,4] x) => (float[2,3,4,4] y)
   EXPECT_EQ(changed.standing, 2);
 }
 
+// Not those that a node hands on, or updates in turn; nor of a normalisation that has none.
+TEST(ModuleMode, StatisticsThatDoNotMoveAreCountedInTheFilesOwnTrainingMode) {
+  const auto standing = [](const std::string& mean) {
+    return standingNormalizations(testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+m (float[2,3,4,4] x) => (float[2,3,4,4] y)
+<float[3] scale = {1, 1, 1}, float[3] bias = {0, 0, 0}, float[3] running_mean = {0, 0, 0},
+ float[3] running_var = {1, 1, 1}, float[3] zeros = {0, 0, 0}>
+{
+  same = Identity (running_mean)
+  half = Cast <to = 10> (running_mean)
+  rounded = Cast <to = 1> (half)
+  others = Neg (zeros)
+  a, mean_1, var_1 = BatchNormalization <training_mode = 1> (x, scale, bias, running_mean, running_var)
+  y, mean_2, var_2 = BatchNormalization <training_mode = 1> (a, scale, bias, )" +
+                                                         mean + ", running_var)\n}"));
+  };
+  EXPECT_EQ(standing("running_mean"), 0);
+  EXPECT_EQ(standing("same"), 0);
+  EXPECT_EQ(standing("mean_1"), 0);
+  EXPECT_EQ(standing("others"), 0);
+  EXPECT_EQ(standing("rounded"), 1);
+}
+
 // The TorchScript exporter merges equal statistics by an Identity, which restoreParameters takes away.
 TEST(ModuleMode, MergedStatisticsMove) {
   Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>

@@ -305,6 +305,19 @@ TEST_F(ModuleParametersTest, AParameterWithoutItsMarkIsOfNoBatchNormalization) {
   EXPECT_NO_THROW(refuseLostParameters(found, {}, {"^fc"}));
 }
 
+// The exporter names values after operators: "t" is a transposed matrix.
+TEST_F(ModuleParametersTest, WhatTheExporterCannotKeepUnderItsNameIsToBeRenamed) {
+  parameter("t");
+  const ValueId turned = node("Transpose", {weight("w", {4, 4})}, "t", "aten.t.default", "%w");
+  graph.value(turned).name = "t";
+  node("Mul", {weight("exp", {4}, "['t']")}, "mul", "aten.mul.Tensor", "%exp, %x");
+  const ModuleParameters found = restore();
+  ASSERT_EQ(found.lost.size(), 1u);
+  EXPECT_THAT(found.lost[0].reason,
+              testing::AllOf(HasSubstr("folded into the constant 'exp'; it is called like what"),
+                             HasSubstr("rename it in the module")));
+}
+
 TEST_F(ModuleParametersTest, WhatCannotBeUndoneIsNamed) {
   for (const char* name : {"wpe.weight", "bn.weight", "scale", "pooler.weight"}) parameter(name);
   parameter("conv.weight");
@@ -327,6 +340,62 @@ TEST_F(ModuleParametersTest, WhatCannotBeUndoneIsNamed) {
   EXPECT_ERROR(refuseLostParameters(found, {"^bn", "conv", "scale"}), ErrorCode::kBadModel,
                "cannot be trained: wpe.weight (folded into the constant 'embedding_1'). Export");
   refuseLostParameters(found, {"."});
+}
+
+// A file of the TorchScript exporter: nodes are called by the paths of their modules.
+class TiedNames : public ::testing::Test {
+ protected:
+  TiedNames() : builder_(graph_) {
+    graph_.opset_imports = {{"", 18}};
+    graph_.producer_name = "pytorch";
+  }
+  ValueId weight(const std::string& name, const Shape& shape, const std::vector<float>& elements) {
+    return builder_.addConstant(name, makeConstant<float>(shape, elements));
+  }
+  ValueId value() { return builder_.addValue("value", DataType::kFloat32, {}); }
+  ValueId node(const std::string& name, std::vector<ValueId> inputs) {
+    const std::string op_type = name.substr(name.rfind('/') + 1);
+    const ValueId output = value();
+    graph_.node(builder_.addNode("", op_type, std::move(inputs), {output})).name = name;
+    return output;
+  }
+
+  Graph graph_;
+  GraphBuilder builder_;
+};
+
+// do_constant_folding=False: T5's two embeddings and its head, BERT's head and its bias.
+TEST_F(TiedNames, AreThoseOfTheLayersThatReadTheParameter) {
+  const ValueId table = weight("shared.weight", {3, 2}, {1, 2, 3, 4, 5, 6});
+  const ValueId bias = weight("cls.bias", {3}, {7, 8, 9});
+  ValueId h = node("/enc/embed/Gather", {table, value()});
+  h = node("/enc/Tanh", {h});
+  h = node("/cls/decoder/MatMul", {h, node("/cls/decoder/Transpose", {table})});
+  h = node("/cls/decoder/Add", {bias, h});
+  node("/other/Add", {node("/other/Tanh", {h}), bias});
+  const ModuleParameters found = restoreParameters(graph_);
+  EXPECT_THAT(found.other_names,
+              ::testing::UnorderedElementsAre(TiedName{"enc.embed.weight", "shared.weight"},
+                                              TiedName{"cls.decoder.weight", "shared.weight"},
+                                              TiedName{"cls.decoder.bias", "cls.bias"}));
+}
+
+// Folded: the bias of the head around the Linear does not tell the matrix's name; the Linear's path does.
+TEST_F(TiedNames, OfAMatrixAreNotThoseOfABiasAroundIt) {
+  const ValueId matrix = weight("onnx::MatMul_7", {2, 3}, {1, 2, 3, 4, 5, 6});
+  node("/cls/Add", {node("/cls/decoder/MatMul", {value(), matrix}), weight("cls.bias", {3}, {7, 8, 9})});
+  const ModuleParameters found = restoreParameters(graph_);
+  EXPECT_EQ(graph_.value(matrix).name, "cls.decoder.weight");
+  EXPECT_TRUE(found.other_names.empty());
+}
+
+// With two products it is no Linear.
+TEST_F(TiedNames, AreNoneOfAModuleThatMultipliesByWeightsOfOthers) {
+  const ValueId table = weight("e.weight", {3, 2}, {1, 2, 3, 4, 5, 6});
+  ValueId h = node("/e/Gather", {table, value()});
+  h = node("/block/MatMul", {h, node("/block/Transpose", {table})});
+  node("/block/MatMul", {h, table});
+  EXPECT_TRUE(restoreParameters(graph_).other_names.empty());
 }
 
 }  // namespace

@@ -102,5 +102,39 @@ TEST(WrittenStatistics, TrainTrainsThem) {
   EXPECT_EQ(initializerRoles(graph)[mean.index()], InitializerRole::kParameter);
 }
 
+// `num_batches_tracked` counts calls.
+TEST(CallsByMean, AreThoseOfOneModule) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+m (float[2,3] x) => (float[2,3] y)
+<float[3] s = {1, 2, 1}, float[3] b = {0, 1, 0}, float[3] mean = {1, 2, 3}, float[3] var = {1, 4, 1},
+ float[3] other = {1, 2, 3}>
+{
+  same = Identity (mean)
+  h = BatchNormalization (x, s, b, mean, var)
+  k = BatchNormalization (h, s, b, same, var)
+  y = BatchNormalization (k, s, b, other, var)
+})");
+  const std::map<ValueId, int> calls = callsByMean(graph);
+  EXPECT_EQ(calls.at(findValue(graph, "mean")), 2);
+  EXPECT_EQ(calls.at(findValue(graph, "other")), 1);
+}
+
+// A file may hand on what each call has updated, or a view of it.
+TEST(CallsByMean, AreThoseOfAChain) {
+  Graph graph = testing::graphFromText(R"(<ir_version: 10, opset_import: ["" : 18]>
+m (float[2,3] x) => (float[2,3] y)
+<float[3] s = {1, 2, 1}, float[3] b = {0, 1, 0}, float[3] mean = {1, 2, 3}, float[3] var = {1, 4, 1},
+ int64[1] three = {3}>
+{
+  h, mean1, var1 = BatchNormalization <training_mode = 1> (x, s, b, mean, var)
+  viewed = Reshape (mean1, three)
+  k, mean2, var2 = BatchNormalization <training_mode = 1> (h, s, b, viewed, var1)
+  y, mean3, var3 = BatchNormalization <training_mode = 1> (k, s, b, mean2, var2)
+})");
+  const std::map<ValueId, int> calls = callsByMean(graph);
+  EXPECT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls.at(findValue(graph, "mean")), 3);
+}
+
 }  // namespace
 }  // namespace pipeshard

@@ -1,7 +1,6 @@
 // One broken model per error; the message is checked.
 
 #include <ctime>
-#include <fstream>
 
 #include <gtest/gtest.h>
 

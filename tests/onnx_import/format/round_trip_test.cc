@@ -1,6 +1,5 @@
 // Graph to .onnx and back: nothing is lost, nothing half-written stays.
 
-#include <algorithm>
 #include <csignal>
 #include <fstream>
 

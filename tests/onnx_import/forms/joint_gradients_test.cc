@@ -7,6 +7,7 @@
 
 #include "onnx_import/format/reader.h"
 #include "onnx_import/forms/model_form.h"
+#include "tests/onnx_import/forms/recognised_form.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {

@@ -10,6 +10,7 @@
 #include "onnx_import/forms/model_form.h"
 #include "onnx_import/prepare/prepare.h"
 #include "tests/onnx_import/autodiff/interpreter.h"
+#include "tests/onnx_import/forms/recognised_form.h"
 #include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {
@@ -37,7 +38,7 @@ void expectPyTorchsNumbers(const Graph& reduced, const std::string& name) {
     given.emplace(data.value(id).name, std::get<Constant>(initializer));
   PrepareOptions options;
   options.dimensions = {{"batch_size", 8}};
-  options.supported = [](const Node& node) { return runsOn(Backend::kCpu, node); };
+  options.supported = hasKernel;
   const Graph graph = prepareModel(reduced, options);
   const Tensors results = Interpreter(graph).run(given);
   for (ValueId output : graph.outputs) {

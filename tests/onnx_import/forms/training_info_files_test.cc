@@ -40,7 +40,7 @@ void expectNumpysSteps(const Graph& reduced, const OptimizerSpec& optimizer, con
   const auto given = [&](const std::string& name) { return *data.constant(findValue(data, name)); };
   PrepareOptions options;
   options.dimensions = {{"batch", given("labels").shape[0]}};
-  options.supported = [](const Node& node) { return runsOn(Backend::kCpu, node); };
+  options.supported = hasKernel;
   ForwardGraph forward;
   forward.graph = prepareModel(reduced, options);
   forward.loss = findValue(forward.graph, "loss");

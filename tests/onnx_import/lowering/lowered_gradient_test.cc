@@ -2,6 +2,7 @@
 // mean is for ONNX's suites (tests/onnx_import/suite).
 #include <cmath>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "ir/operators/operator_facts.h"
@@ -9,14 +10,16 @@
 #include "onnx_import/prepare/expand.h"
 #include "onnx_import/prepare/inference.h"
 #include "tests/onnx_import/autodiff/gradient_check.h"
+#include "tests/onnx_import/model_files.h"
 
 namespace pipeshard::testing {
 namespace {
 
-void checkLowered(TestGraph& test, const std::vector<ValueId>& outputs) {
+// A loss of the outputs, in the graph with all operators lowered.
+ValueId loweredLoss(TestGraph& test, const std::vector<ValueId>& outputs) {
   const ValueId loss = test.weightedSum(outputs);
   const auto supported = [](const Node& node) {
-    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+    return hasKernel(node) && hasGradientRule(node.domain, node.op_type);
   };
   int lowered = 0;
   while (const int expanded = expandUnsupported(test.graph(), supported)) {
@@ -24,6 +27,11 @@ void checkLowered(TestGraph& test, const std::vector<ValueId>& outputs) {
     inferShapes(test.graph());
   }
   EXPECT_GT(lowered, 0);
+  return loss;
+}
+
+void checkLowered(TestGraph& test, const std::vector<ValueId>& outputs) {
+  const ValueId loss = loweredLoss(test, outputs);
   checkLossGradients(test, loss);
 }
 
@@ -175,6 +183,24 @@ TEST(LoweredGradient, OfGridSample) {
   }
 }
 
+// As in PyTorch, though the slope is another one on each side.
+TEST(LoweredGradient, OfAGridSampleIsFlatAtTheEndsOfTheImage) {
+  for (const char* padding : {"border", "reflection"}) {
+    SCOPED_TRACE(padding);
+    TestGraph test;
+    const ValueId x = test.parameter("x", {1, 1, 2, 4});
+    const ValueId grid =
+        test.parameter("grid", makeConstant<double>({1, 1, 3, 2}, {-1, -0.2, 1, 0.3, -0.5, 0.1}));
+    const ValueId loss =
+        loweredLoss(test, {test.op("GridSample", {x, grid},
+                                   {{"padding_mode", std::string(padding)}, {"align_corners", int64_t{1}}})});
+    const std::vector<double> slopes = elementsOf(trainAndRun(test, loss).gradients.at("grid"));
+    EXPECT_EQ(slopes[0], 0) << "at the first column";
+    EXPECT_EQ(slopes[2], 0) << "at the last";
+    for (const size_t inside : {1, 3, 4, 5}) EXPECT_NE(slopes[inside], 0) << inside;
+  }
+}
+
 // Each tap comes from the border by itself.
 TEST(LoweredGradient, OfACubicGridSampleBeyondTheBorder) {
   TestGraph test;
@@ -237,7 +263,7 @@ CheckedTraining trainedActivation(const char* op_type, const std::vector<double>
   const ValueId y = test.op(op_type, inputs, std::move(attributes));
   const ValueId loss = test.op("ReduceSum", {y}, {{"keepdims", int64_t{0}}});
   const auto supported = [](const Node& node) {
-    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+    return hasKernel(node) && hasGradientRule(node.domain, node.op_type);
   };
   while (expandUnsupported(test.graph(), supported) > 0) inferShapes(test.graph());
   return trainAndRun(test, loss);
@@ -299,6 +325,16 @@ TEST(LoweredGradient, OfADropoutIsTheMasks) {
   test.graph().outputs = {loss};
   const std::vector<double> gradient = elementsOf(trainAndRun(test, loss).gradients.at("x"));
   for (size_t i = 0; i < gradient.size(); ++i) EXPECT_DOUBLE_EQ(gradient[i], i == 5 ? 0 : 1 / 0.75);
+}
+
+// torchvision's default, which samples as the regions say.
+TEST(LoweredOperators, ARoiAlignWithoutANumberOfSamplesSaysWhatToWrite) {
+  TestGraph test;
+  const ValueId regions = test.constant(makeConstant<double>({1, 4}, {1, 1, 5, 5}));
+  const ValueId pooled = test.op("RoiAlign", {test.parameter("x", {1, 2, 8, 8}), regions, test.integers({0})},
+                                 {{"output_height", int64_t{3}}, {"output_width", int64_t{3}}});
+  EXPECT_ERROR(loweredLoss(test, {pooled}), ErrorCode::kBadModel, "its sampling_ratio is 0",
+               "roi_align(.., sampling_ratio=2)");
 }
 
 }  // namespace

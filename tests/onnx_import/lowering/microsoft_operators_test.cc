@@ -56,9 +56,7 @@ Digest digestOf(const Constant& tensor) {
   return digest;
 }
 
-bool canTrain(const Node& node) {
-  return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
-}
+bool canTrain(const Node& node) { return hasKernel(node) && hasGradientRule(node.domain, node.op_type); }
 
 // The operator in a graph of its own; floating-point arrays are parameters.
 std::vector<ValueId> addOperator(TestGraph& test, const MicrosoftCase& tested, int opset) {

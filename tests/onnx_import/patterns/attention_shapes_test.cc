@@ -274,6 +274,20 @@ TEST(ShapedAttentions, WhollyMaskedRowsHaveTheirGradient) {
   EXPECT_GT(std::abs(elementsOf(gradientsOf(form, true).at("bias"))[kKeys]), 1e-3);
 }
 
+// As eager attention of transformers masks: with the lowest number, by a sum.
+TEST(ShapedAttentions, RowsThatALowestNumberHidesHaveTheirGradient) {
+  const Form form = {"",
+                     [](Writer& w) {
+                       const ValueId seen = w.mask([](int64_t i, int64_t) { return i != 1; });
+                       const ValueId mask = w.where(seen, w.number(0), w.number(kLowest));
+                       return w.attend(add(w, add(w, scaled(w), positions(w)), mask));
+                     },
+                     "bias_bias", 2};
+  expectOneNode(form);
+  expectGradientsOfTheNodes(form);
+  EXPECT_GT(std::abs(elementsOf(gradientsOf(form, true).at("bias"))[kKeys]), 1e-3);
+}
+
 // Keys alone, or otherwise repeated than values: the function gets what the nodes made.
 TEST(ShapedAttentions, WhatIsRepeatedOtherwiseStaysRepeated) {
   const Form keys = {"", [](Writer& w) { return w.op("MatMul", {w.softmax(groupedScores(w)), w.v}); }, "", 4};

@@ -112,7 +112,8 @@ std::vector<Form> maskedForms() {
       {"SeenByASum",
        [=](W& w) {
          const auto hidden = [](int64_t i, int64_t j) { return !isCausal(i, j); };
-         return w.attend(w.op("Add", {w.where(w.mask(hidden), w.number(kLowest), w.number(0)), scaled(w)}));
+         const ValueId added = w.where(w.mask(hidden), w.number(-kInfinity), w.number(0));
+         return w.attend(w.op("Add", {added, scaled(w)}));
        },
        "mask", 1},
       {"LessenedByASum",
@@ -122,11 +123,24 @@ std::vector<Form> maskedForms() {
        "bias", 1},
       {"HiddenTwice",
        [=](W& w) {
-         const ValueId added = w.where(w.mask(), w.number(0), w.number(kLowest));
+         const ValueId added = w.where(w.mask(), w.number(0), w.number(-kInfinity));
          const auto seen = [](int64_t i, int64_t j) { return i != 1 || j != 0; };
          return w.attend(w.where(w.mask(seen), w.op("Add", {scaled(w), added}), w.number(kLowest)));
        },
        "bias_mask", 1},
+  };
+}
+
+// Masks, and biases or rows that see nothing.
+std::vector<Form> combinedForms() {
+  using W = Writer;
+  const auto scaled = [](W& w) { return w.mul(w.scores(), 0.4); };
+  return {
+      {"LowestByASum",
+       [=](W& w) {
+         return w.attend(w.op("Add", {scaled(w), w.where(w.mask(), w.number(0), w.number(kLowest))}));
+       },
+       "bias", 1},
       // T5, Swin: what is added is trained.
       {"RelativePositions",
        [=](W& w) {
@@ -163,7 +177,8 @@ std::vector<Form> maskedForms() {
 
 std::vector<Form> forms() {
   std::vector<Form> all = plainForms();
-  for (const Form& form : maskedForms()) all.push_back(form);
+  for (const std::vector<Form>& more : {maskedForms(), combinedForms()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
@@ -176,7 +191,8 @@ TEST_P(WrittenAttention, HasTheGradientOfItsDifferences) { expectSlopes(GetParam
 INSTANTIATE_TEST_SUITE_P(Patterns, WrittenAttention, ::testing::ValuesIn(forms()),
                          [](const auto& info) { return info.param.name; });
 
-std::vector<Near> nearMisses() {
+// Something else lies between the scores and the softmax, or behind it.
+std::vector<Near> otherScores() {
   using W = Writer;
   const auto scaled = [](W& w) { return w.mul(w.scores(), 0.4); };
   return {
@@ -201,6 +217,26 @@ std::vector<Near> nearMisses() {
          return w.values(w.op("Mul", {w.softmax(scaled(w)), w.addedMask(0.5)}));
        },
        "lies between its softmax and the product with the values"},
+      {"LearnedTemperature",
+       [=](W& w) {
+         return w.attend(w.op("Mul", {w.scores(), w.temperature()}));
+       },
+       "lies between the product of queries and keys and the softmax"},
+      {"FillIsATensor", [=](W& w) { return w.attend(w.where(w.mask(), scaled(w), w.addedMask(-9))); },
+       "lies between the product of queries and keys and the softmax"},
+      {"QuotientOfANumber",
+       [=](W& w) {
+         return w.attend(w.op("Div", {w.number(1), w.scores()}));
+       },
+       "lies between the product of queries and keys and the softmax"},
+  };
+}
+
+// Others read what is between, or shape and axis do not fit.
+std::vector<Near> otherUses() {
+  using W = Writer;
+  const auto scaled = [](W& w) { return w.mul(w.scores(), 0.4); };
+  return {
       {"GroupedHeads",
        [=](W& w) {
          const ValueId one = w.op("Slice", {w.v, w.integers({0}), w.integers({1}), w.integers({1})});
@@ -219,18 +255,6 @@ std::vector<Near> nearMisses() {
          return w.op("Add", {w.attend(s), w.op("ReduceSum", {s, w.integers({-1})})});
        },
        "is also read by"},
-      {"LearnedTemperature",
-       [=](W& w) {
-         return w.attend(w.op("Mul", {w.scores(), w.temperature()}));
-       },
-       "lies between the product of queries and keys and the softmax"},
-      {"FillIsATensor", [=](W& w) { return w.attend(w.where(w.mask(), scaled(w), w.addedMask(-9))); },
-       "lies between the product of queries and keys and the softmax"},
-      {"QuotientOfANumber",
-       [=](W& w) {
-         return w.attend(w.op("Div", {w.number(1), w.scores()}));
-       },
-       "lies between the product of queries and keys and the softmax"},
       {"OverTheQueries",
        [=](W& w) {
          return w.values(w.op("Softmax", {scaled(w)}, {{"axis", int64_t{-2}}}));
@@ -244,6 +268,12 @@ std::vector<Near> nearMisses() {
        },
        ""},
   };
+}
+
+std::vector<Near> nearMisses() {
+  std::vector<Near> all = otherScores();
+  for (const Near& near : otherUses()) all.push_back(near);
+  return all;
 }
 
 class NearlyAttention : public ::testing::TestWithParam<Near> {};

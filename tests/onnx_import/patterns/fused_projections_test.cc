@@ -69,7 +69,8 @@ struct Form {
   Shape weight = {kWidth, 3, kWidth};  // afterwards
 };
 
-std::vector<Form> forms() {
+// Three parts of a weight [8,24].
+std::vector<Form> threeParts() {
   using W = Writer;
   return {
       {"Gpt2",
@@ -116,6 +117,24 @@ std::vector<Form> forms() {
                                 {{"axis", int64_t{0}}}));
          return w.attentionOf(parts);
        }},
+      {"RotatedHeads",
+       [](W& w) {
+         std::vector<ValueId> parts = w.split(w.linear(), 2, 3);
+         for (ValueId& part : parts) part = w.heads(part);
+         for (size_t i = 0; i < 2; ++i) {
+           const ValueId left = w.slice(parts[i], 0, 2, 3), right = w.slice(parts[i], 2, 4, 3);
+           const ValueId half = w.op("Concat", {w.op("Neg", {right}), left}, {{"axis", int64_t{3}}});
+           parts[i] = w.op("Add", {w.op("Mul", {parts[i], w.op("Cos", {parts[i]})}), half});
+         }
+         return w.attention(parts[0], parts[1], parts[2]);
+       }},
+  };
+}
+
+// Weights that lie otherwise, and others than queries, keys and values.
+std::vector<Form> otherParts() {
+  using W = Writer;
+  return {
       {"TransposedWeight",
        [](W& w) {
          const ValueId qkv = w.op("Add", {w.bias(), w.op("MatMul", {w.x, w.turnedWeight()})});
@@ -142,17 +161,6 @@ std::vector<Form> forms() {
        },
        true,
        {kWidth, 2, kWidth}},
-      {"RotatedHeads",
-       [](W& w) {
-         std::vector<ValueId> parts = w.split(w.linear(), 2, 3);
-         for (ValueId& part : parts) part = w.heads(part);
-         for (size_t i = 0; i < 2; ++i) {
-           const ValueId left = w.slice(parts[i], 0, 2, 3), right = w.slice(parts[i], 2, 4, 3);
-           const ValueId half = w.op("Concat", {w.op("Neg", {right}), left}, {{"axis", int64_t{3}}});
-           parts[i] = w.op("Add", {w.op("Mul", {parts[i], w.op("Cos", {parts[i]})}), half});
-         }
-         return w.attention(parts[0], parts[1], parts[2]);
-       }},
       {"Gate",
        [](W& w) {
          const std::vector<ValueId> parts = w.split(w.linear(2), -1, 2);
@@ -161,6 +169,12 @@ std::vector<Form> forms() {
        false,
        {kWidth, 2, kWidth}},
   };
+}
+
+std::vector<Form> forms() {
+  std::vector<Form> all = threeParts();
+  for (const Form& form : otherParts()) all.push_back(form);
+  return all;
 }
 
 std::map<std::string, std::vector<double>> gradientsOf(TestGraph& test, ValueId loss) {

@@ -1,6 +1,5 @@
 // LayerNorm as exporters before opset 17 and people write it becomes one operator, of the same value and
 // gradient; what is nearly that stays.
-#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // Log-softmax with the likelihood of labels behind it becomes one operator, of the same value and gradient;
 // what is nearly that stays.
-#include <functional>
+
+#include <cmath>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -145,15 +146,60 @@ TEST(CrossEntropyPattern, LogProbabilitiesThatAreAnOutputStay) {
 }
 
 TEST(CrossEntropyPattern, OtherLogarithmsAreNothingLikeIt) {
-  for (const bool sigmoid : {false, true}) {
+  for (const char* scores : {"Softmax", "HardSigmoid"}) {
     TestGraph test;
     const ValueId x = test.parameter("x", {4, 3});
     // The logarithm of a rounded softmax is -inf where ours is a number.
-    const ValueId probabilities = test.op(sigmoid ? "Sigmoid" : "Softmax", {x});
+    const ValueId probabilities = test.op(scores, {x});
     const ValueId labels = test.constant(makeConstant<int64_t>({4}, {0, 1, 2, 1}));
     test.graph().outputs = {test.op("NegativeLogLikelihoodLoss", {test.op("Log", {probabilities}), labels})};
     expectStays(test, "");
   }
+}
+
+// Logarithms of the sigmoid of x, and of 1 minus it.
+std::vector<ValueId> writeLogSigmoids(TestGraph& test, ValueId x) {
+  const ValueId sigmoid = test.op("Sigmoid", {x});
+  const ValueId rest = test.op("Sub", {test.constant(makeScalar(DataType::kFloat64, 1)), sigmoid});
+  return {test.op("Log", {sigmoid}), test.op("Log", {rest})};
+}
+
+TEST(LogSigmoids, BecomeSoftplusOfTheSameValueAndGradient) {
+  TestGraph test;
+  test.graph().outputs = writeLogSigmoids(test, test.parameter("x", {3, 4}, -3, 3));
+  std::vector<std::string> names;
+  std::vector<std::vector<double>> before;
+  for (const ValueId output : test.graph().outputs) {
+    names.push_back(test.graph().value(output).name);
+    before.push_back(elementsOf(Interpreter(test.graph()).run(test.contents()).at(names.back())));
+  }
+  EXPECT_EQ(recognisePatterns(test.graph()).found,
+            (std::map<PatternKind, int>{{PatternKind::kLogSigmoid, 2}}));
+  checkModel(test.graph());
+  for (const Node& node : test.graph().nodes) EXPECT_FALSE(node.is("Sigmoid") || node.is("Log"));
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::vector<double> after = elementsOf(Interpreter(test.graph()).run(test.contents()).at(names[i]));
+    for (size_t k = 0; k < after.size(); ++k) EXPECT_NEAR(after[k], before[i][k], 1e-12);
+  }
+  checkGradients(test, {findValue(test.graph(), names[0]), findValue(test.graph(), names[1])});
+}
+
+TEST(LogSigmoids, AreFiniteWhereTheSigmoidRounds) {
+  TestGraph test;
+  test.graph().outputs =
+      writeLogSigmoids(test, test.parameter("x", makeConstant<double>({4}, {800, -800, 40, -40})));
+  recognisePatterns(test.graph());
+  const ValueId loss = test.weightedSum(test.graph().outputs);
+  for (const double slope : elementsOf(trainAndRun(test, loss).gradients.at("x")))
+    EXPECT_TRUE(std::isfinite(slope)) << slope;
+}
+
+TEST(LogSigmoids, StayWhereTheyAreBounded) {
+  TestGraph test;
+  const ValueId logarithm = test.op("Log", {test.op("Sigmoid", {test.parameter("x", {3})})});
+  const ValueId least = test.constant(makeScalar(DataType::kFloat64, -100));
+  test.graph().outputs = {test.op("Clip", {logarithm, least})};
+  EXPECT_TRUE(recognisePatterns(test.graph()).found.empty());
 }
 
 }  // namespace

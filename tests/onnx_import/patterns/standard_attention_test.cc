@@ -129,7 +129,7 @@ void prepareOperator(const Operator& of, Prepared& prepared) {
   prepared.output = "y";
   PrepareOptions options;
   options.supported = [](const Node& node) {
-    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+    return hasKernel(node) && hasGradientRule(node.domain, node.op_type);
   };
   test.graph() = prepareModel(test.graph(), options);
 }

@@ -2,7 +2,6 @@
 // the batch become an axis of their own.
 #include "onnx_import/patterns/turned_views.h"
 
-#include <algorithm>
 #include <functional>
 
 #include <gtest/gtest.h>

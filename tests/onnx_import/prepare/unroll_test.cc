@@ -211,7 +211,7 @@ Graph prepared(const std::string& model, std::map<std::string, int64_t> dimensio
   PrepareOptions options;
   options.dimensions = std::move(dimensions);
   options.supported = [](const Node& node) {
-    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+    return hasKernel(node) && hasGradientRule(node.domain, node.op_type);
   };
   return prepareModel(graphFromText("<ir_version: 10, opset_import: [\"\" : 18]> " + model), options);
 }

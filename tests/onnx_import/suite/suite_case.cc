@@ -92,7 +92,7 @@ Graph prepared(const SuiteCase& tested, auto&& known) {
   for (ValueId id : graph.outputs) graph.value(id).symbols.clear();
   PrepareOptions options;
   options.supported = [](const Node& node) {
-    return runsOn(Backend::kCpu, node) && hasGradientRule(node.domain, node.op_type);
+    return hasKernel(node) && hasGradientRule(node.domain, node.op_type);
   };
   return prepareModel(std::move(graph), options);
 }

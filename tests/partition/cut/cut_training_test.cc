@@ -5,6 +5,7 @@
 
 #include "partition/families/plan_schedule.h"
 #include "partition/stages/partition_training.h"
+#include "tests/expect_error.h"
 #include "tests/partition/training_builder.h"
 
 namespace pipeshard {
@@ -88,6 +89,23 @@ TEST(CutTraining, HasOnePieceOfAStageForWhichNobodyWaits) {
   const ValueId h2 = builder.op("h2", {h1, builder.parameter("w2")});
   Chain chain(builder.finish({builder.op("h3", {h2, builder.parameter("w3")})}), {"h0", "h1", "h2"}, "1f1b");
   EXPECT_EQ(chain.pieces(), (Pieces{"", "", "B", "IW"}));
+}
+
+// Statistics of an encoder that is called twice lie across each other.
+TEST(CutTraining, NamesABoundaryBehindAllStatisticsThatAreUsedAcrossIt) {
+  TrainingBuilder builder(4);
+  std::vector<ValueId> h = {builder.input("x")}, weights;
+  for (const char* name : {"0", "1", "2", "3", "4"}) {
+    weights.push_back(builder.parameter(std::string("w") + name));
+    h.push_back(builder.op(std::string("h") + name, {h.back(), weights.back()}));
+  }
+  Chain chain(builder.finish({h.back()}), {"h0"}, "1f1b");
+  std::vector<ForwardState>& states = chain.training.forward_states;
+  states = {{weights[0], h[3]}, {weights[1], h[4]}};  // updated by h2 and by h3
+  EXPECT_ERROR(cutTraining(chain.training, chain.plan), ErrorCode::kConfiguration, "--boundary h3)");
+  states.push_back({weights[3], chain.training.loss});
+  EXPECT_ERROR(cutTraining(chain.training, chain.plan), ErrorCode::kConfiguration,
+               "no boundary is behind them");
 }
 
 }  // namespace

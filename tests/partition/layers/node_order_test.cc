@@ -28,6 +28,23 @@ bool isTopological(const OrderProblem& problem, const std::vector<int>& order) {
   });
 }
 
+// What orderForCuts minimises, of an order.
+int64_t crossingBytes(const OrderProblem& problem, const std::vector<int>& order) {
+  std::vector<int64_t> place(order.size());
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  int64_t sum = 0;
+  for (const OrderProblem::Value& value : problem.values) {
+    if (value.readers.empty()) continue;
+    int64_t first = INT64_MAX, last = 0;
+    for (int reader : value.readers) {
+      first = std::min(first, place[reader]);
+      last = std::max(last, place[reader]);
+    }
+    sum += value.bytes * (last - (value.maker < 0 ? first : place[value.maker]));
+  }
+  return sum;
+}
+
 // In lexicographic order, so that the first of the best is the one nearest to the given order.
 std::vector<int> bestOfAll(const OrderProblem& problem) {
   std::vector<int> order(problem.nodes), best;
@@ -183,6 +200,50 @@ TEST(NodeOrderTest, WeightsAreTransposedRightBeforeTheyAreRead) {
   const UseDef uses = computeUseDef(graph);
   const size_t made = uses.producer[transposed.index()].index();
   EXPECT_EQ(uses.consumers[transposed.index()].at(0).index(), made + 1);
+}
+
+// The second call first would cost half: its result is small. It may read a view of the mean.
+void expectGivenOrderOfCalls(const char* view) {
+  Graph graph;
+  graph.opset_imports = {{"", 18}};
+  GraphBuilder builder(graph);
+  const Shape rows = {8, 64};
+  const auto channels = [&](const char* name) {
+    return builder.addConstant(name, makeConstant<float>({64}, std::vector<float>(64, 1)));
+  };
+  const auto add = [&](const char* op, std::vector<ValueId> inputs, const Shape& shape,
+                       std::map<std::string, Attribute> attributes = {}) {
+    const ValueId output = builder.addValue("v", DataType::kFloat32, shape);
+    builder.addNode("", op, std::move(inputs), {output}, std::move(attributes));
+    return output;
+  };
+  const std::vector<ValueId> module = {channels("scale"), channels("shift"), channels("mean"),
+                                       channels("var")};
+  const auto call = [&](ValueId x, ValueId mean) {
+    return add("BatchNormalization", {x, module[0], module[1], mean, module[3]}, rows,
+               {{"training_mode", int64_t{1}}});
+  };
+  graph.inputs = {builder.addValue("x", DataType::kFloat32, rows),
+                  builder.addValue("z", DataType::kFloat32, rows)};
+  const ValueId made = add("Relu", {graph.inputs[0]}, rows);
+  const ValueId first = call(graph.inputs[1], module[2]);
+  ValueId mean = module[2];
+  if (view != nullptr) {
+    const ValueId shape = builder.addConstant("shape", makeConstant<int64_t>({1}, {64}));
+    mean = std::string(view) == "Reshape" ? add(view, {mean, shape}, {64}) : add(view, {mean}, {64});
+  }
+  const ValueId second = call(made, mean);
+  const ValueId small = add("ReduceSum", {second}, {1, 1});
+  graph.outputs = {add("Mul", {first, small}, rows)};
+  reorderNodes(graph, nodeOrderForCuts(graph));
+  verifyGraph(graph);
+  const UseDef uses = computeUseDef(graph);
+  EXPECT_LT(uses.producer[first.index()], uses.producer[second.index()]);
+}
+
+TEST(NodeOrderTest, CallsOfOneNormalizationStayInTheGivenOrder) {
+  for (const char* view : {static_cast<const char*>(nullptr), "Identity", "Reshape"})
+    expectGivenOrderOfCalls(view);
 }
 
 }  // namespace

@@ -352,6 +352,23 @@ TEST(BalanceStages, ByTypeSpreadsModulesEvenly) {
       ErrorCode::kUsage, "--layers and --balance type:block exclude each other");
 }
 
+// A batch normalisation that is called twice: from where its running mean is read to where it is updated.
+TEST(BalanceStages, KeepsAllUsesOfAStatisticInOneStage) {
+  TrainingGraph training = chainTraining(7, 1);  // 8 forward nodes
+  const std::vector<NodeId> forward = forwardNodes(training);
+  training.forward_states.push_back(
+      {training.graph.node(forward[1]).inputs[0], training.graph.node(forward[5]).outputs[0]});
+  const Cuts cuts = balance(training, "flops", {1, 1});
+  EXPECT_THAT(cuts.layer_ends, ElementsAre(0, 5, 6, 7));
+  EXPECT_THAT(positionsOf(cuts.stage_ends), ElementsAre(1, 3));
+  EXPECT_THAT(balance(training, "2,1", {1, 1}).layer_ends, ElementsAre(0, 5, 7));
+  expectError(
+      [&] {
+        balance(training, "flops", {1, 1, 1, 1, 1});
+      },
+      ErrorCode::kConfiguration, "or between two calls of a batch normalization");
+}
+
 TEST(BalanceStages, ByAListGivesEachStageItsLayers) {
   const TrainingGraph training = chainTraining(7, 1);  // 8 forward nodes
   const Cuts cuts = balance(training, "3,4,1", {1, 1, 1});

@@ -103,6 +103,10 @@ TEST(FormLayers, KeepsEveryLayerNonEmptyAroundAHugeNode) {
   EXPECT_THAT(formLayers({100, 0, 0, 0}, {1, 1, 1, 0}, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(formLayers({0, 0, 0, 100}, {1, 1, 1, 0}, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(formLayers({0, 0, 0}, {1, 1, 0}, 2), ElementsAre(0, 2));
+  // only where layers may end, if that leaves places enough
+  const std::vector<bool> may_end = {false, false, true, false};
+  EXPECT_THAT(formLayers({1, 1, 1, 1}, {1, 1, 1, 0}, 2, may_end), ElementsAre(2, 3));
+  EXPECT_EQ(formLayers({1, 1, 1, 1}, {1, 1, 1, 0}, 3, may_end).size(), 3u);
 }
 
 TEST(FormLayers, AlwaysGivesTheNumberAskedFor) {

@@ -1,7 +1,5 @@
 #include "tests/sharding/batch/time_model.h"
 
-#include <functional>
-
 #include "ir/base/error.h"
 
 namespace pipeshard::testing {

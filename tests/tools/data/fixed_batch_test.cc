@@ -13,12 +13,15 @@
 #include "onnx_import/format/reader.h"
 #include "onnx_import/format/writer.h"
 #include "runtime/files/npz.h"
+#include "tests/onnx_import/model_files.h"
 #include "tests/tools/command.h"
 
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Words = std::vector<std::string>;
 
 constexpr int64_t kFixed = 8;
@@ -165,6 +168,138 @@ TEST_F(FixedBatch, HasAWholeNumberOfTheFilesBatches) {
     EXPECT_EQ(result.exit_code, 78);
     EXPECT_THAT(result.errors, HasSubstr("does not fit: the batch of the file has a fixed size of 8"));
   }
+}
+
+// Rows and columns of a product of all with all: a loss of twice the examples is no mean of two losses.
+TEST_F(FixedBatch, IsTheWholeBatchWhereExamplesMeet) {
+  std::string numbers = "1";
+  for (int i = 1; i < 32; ++i) numbers += ",1";
+  writeModel(testing::graphFromText("<ir_version: 10, opset_import: [\"\" : 18]> "
+                                    "g (float[8,32] x) => (float loss) <float[32] w = {" +
+                                    numbers +
+                                    "}> { h = Mul(x, w) t = Transpose(h) m = MatMul(h, t) "
+                                    "loss = ReduceMean <keepdims = 0> (m) }"),
+             model_);
+  const auto plan = [&](const Words& words) {
+    Words line = {"plan", model_, "--cluster", "1x1", "-o", folder_.file("plan")};
+    line.insert(line.end(), words.begin(), words.end());
+    return runPipeshard(line);
+  };
+  const CommandResult refused = plan({"--dim", "batch=24"});
+  EXPECT_EQ(refused.exit_code, 65) << refused.output;
+  EXPECT_THAT(refused.errors,
+              AllOf(HasSubstr("--dim asks for the loss of 24 examples"), HasSubstr("(onnx::MatMul)"),
+                    HasSubstr("--microbatches 3 without --dim")));
+  EXPECT_EQ(plan({"--dim", "batch=8"}).exit_code, 0);
+  const CommandResult several = plan({"--microbatches", "3"});
+  EXPECT_EQ(several.exit_code, 0) << several.errors;
+  EXPECT_THAT(several.output, HasSubstr("examples meet in a batch of the file, not beyond it"));
+}
+
+// What this one size does not tell is no reason to refuse: two rows under two more, as in attention with the
+// batch on axis 1.
+TEST_F(FixedBatch, IsTakenWithAWordWhereItDoesNotTellWhetherExamplesMeet) {
+  writeModel(testing::graphFromText("<ir_version: 10, opset_import: [\"\" : 18]> "
+                                    "g (float[8,2,3] x) => (float loss) <float[3] w = {1,2,3}, "
+                                    "int64[2] rows = {16,3}> { "
+                                    "t = Transpose <perm = [1,0,2]> (x) m = Reshape(t, rows) h = Mul(m, w) "
+                                    "q = Mul(h, h) loss = ReduceMean <keepdims = 0> (q) }"),
+             model_);
+  const CommandResult result =
+      runPipeshard({"plan", model_, "--cluster", "1x1", "--dim", "batch=24", "-o", folder_.file("plan")});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("does not show whether examples meet"));
+}
+
+// Random numbers are the same for no two examples, but let none meet.
+TEST_F(FixedBatch, MayHaveDropout) {
+  makeFixed(PIPESHARD_SOURCE_DIR "/tests/golden/traps/dropout.onnx");
+  const CommandResult result = plan(model_, {"--dim", "batch=24"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, Not(HasSubstr("does not show whether")));
+}
+
+// `make` computes "loss" of h, float[8,3], and the mean of the squares of h, float[8], by examples.
+class LossOfAFixedBatch : public FixedBatch {
+ protected:
+  CommandResult planned(const std::string& make, const Words& words, const std::string& outputs = "") const {
+    writeModel(testing::graphFromText(
+                   "<ir_version: 10, opset_import: [\"\" : 18]> g (float[8,3] x, float[8] mask) => (" +
+                   (outputs.empty() ? "float loss" : outputs) +
+                   ") <float[3] w = {1,2,3}, int64[1] last = {1}, float eighth = {0.125}, float half = "
+                   "{0.5}> { h = Mul(x, w) s = Mul(h, h) e = ReduceMean <keepdims = 0> (s, last) " +
+                   make + " }"),
+               model_);
+    Words line = {"plan", model_, "--cluster", "1x1", "-o", folder_.file("plan")};
+    line.insert(line.end(), words.begin(), words.end());
+    return runPipeshard(line);
+  }
+};
+
+// Of several batches it is the mean of quotients.
+TEST_F(LossOfAFixedBatch, MayBeAQuotientOfSums) {
+  const std::string by_mask =
+      "t = Mul(e, mask) n = ReduceSum <keepdims = 0> (t) d = ReduceSum <keepdims = 0> (mask) loss = Div(n, "
+      "d)";
+  for (const Words& words : {Words{"--dim", "batch=24"}, Words{"--microbatches", "3"}}) {
+    const CommandResult result = planned(by_mask, words);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("the loss reads 'd', a sum over the batch"));
+  }
+  EXPECT_THAT(planned(by_mask, {}).output, Not(HasSubstr("a sum over the batch")));
+}
+
+TEST_F(LossOfAFixedBatch, MayBeAPlainSum) {
+  const Words words = {"--dim", "batch=24"};
+  for (const char* sum :
+       {"loss = ReduceSum <keepdims = 0> (e)", "n = ReduceSum <keepdims = 0> (e) loss = Mul(n, half)",
+        "m = ReduceMean <keepdims = 0> (e) n = ReduceSum <keepdims = 0> (s) loss = Add(m, n)"}) {
+    const CommandResult result = planned(sum, words);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, HasSubstr("the loss is a sum over the batch, or has one")) << sum;
+  }
+  for (const char* mean :
+       {"loss = ReduceMean <keepdims = 0> (e)", "n = ReduceSum <keepdims = 0> (e) loss = Mul(n, eighth)"}) {
+    const CommandResult result = planned(mean, words);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_THAT(result.output, Not(HasSubstr("a sum over the batch"))) << mean;
+  }
+}
+
+// The root of a mean (RMSE) is not linear in what batches give.
+TEST_F(LossOfAFixedBatch, IsNoMeanBehindARoot) {
+  const std::string root = "m = ReduceMean <keepdims = 0> (e) loss = Sqrt(m)";
+  const CommandResult refused = planned(root, {"--dim", "batch=24"});
+  EXPECT_EQ(refused.exit_code, 65) << refused.output;
+  EXPECT_THAT(refused.errors,
+              AllOf(HasSubstr("--dim asks for the loss of 24 examples"), HasSubstr("it is not linear in")));
+  EXPECT_EQ(planned(root, {"--microbatches", "3"}).exit_code, 0);
+}
+
+TEST_F(LossOfAFixedBatch, IsNotAskedForWhereOutputsAloneAreWanted) {
+  const CommandResult result =
+      planned("t = Transpose(h) similarities = MatMul(h, t)",
+              {"--dim", "batch=24", "--schedule", "forward-only"}, "float[8,8] similarities");
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output,
+              HasSubstr("outputs are those of each batch of the file, in which examples meet"));
+}
+
+// A group of channels may be one example's (StyleGAN2's convolutions with a kernel for each).
+TEST_F(LossOfAFixedBatch, IsNotToldWhereExamplesAreGroupsOfAConvolution) {
+  const CommandResult result = planned(
+      "rows = Constant <value_ints = [1,8,3]> () one = Constant <value_ints = [8,1,1]> () "
+      "c = Reshape(h, rows) k = Reshape(e, one) v = Conv <group = 8> (c, k) q = Mul(v, v) "
+      "loss = ReduceMean <keepdims = 0> (q)",
+      {"--dim", "batch=24"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("does not show whether examples meet"));
+}
+
+TEST_F(FixedBatch, IsInspectedAsItIsPlanned) {
+  const CommandResult result = runPipeshard({"inspect", model_, "--dim", "batch=24"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_THAT(result.output, HasSubstr("a step takes 3 such batches"));
 }
 
 TEST_F(FixedBatch, IsNotSharedByDataParallelStages) {
