@@ -168,6 +168,15 @@ CommandFunction addNodeCommand(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   sub->add_option("--host", options.host,
                   "This machine as the other nodes reach it (default: its address towards them)");
+  sub->add_option_function<std::string>(
+         "--data-ports",
+         [node](const std::string& text) {
+           const auto [first, last] = parsePorts("--data-ports", text);
+           node->options.data_ports = {first, last};
+         },
+         "Listen for other nodes' tensors at the first of these ports that is free, one for each job\n"
+         "(default: any free port)")
+      ->type_name("FIRST-LAST");
   sub->add_option_function<int>(
          "--wait", [node](int seconds) { node->options.wait = std::chrono::seconds(seconds); },
          "How long to wait for the coordinator (default: 5 minutes)")

@@ -19,6 +19,7 @@
 #include "runtime/execute/worker_threads.h"
 #include "runtime/identity/plan_mark.h"
 #include "runtime/job/child_process.h"
+#include "runtime/machine/limits.h"
 #include "runtime/validation/validate.h"
 #include "tools/commands.h"
 #include "tools/console.h"
@@ -66,6 +67,7 @@ struct ValidateCommand {
     refuseJobOptionsInVain(*command, job);
     refuseListenOptionsInVain(*command, listen);
     if (!json.empty()) requireWritable(json);
+    requireLimits({});  // before planning takes what is there
     signals.emplace();  // from here on, so that no signal can leave the scratch folder or the keys behind
     Progress progress;
     const auto show = [&](const std::string& phase) {
@@ -94,6 +96,7 @@ struct ValidateCommand {
     nodes = listenForNodes(listen, plan.cluster, spec.planned);
     if (!nodes) noteCrowding(countRanks(plan_directory));
     trace.apply(spec.planned, true);
+    trace.requireSpace(spec.planned);
     TraceWriter writer(trace);
     ValidationReport report = validate(spec, show);
     const std::string otherwise = tellRounding(plan, plan_directory, spec, scratch.path(), report, show);

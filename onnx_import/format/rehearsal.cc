@@ -142,6 +142,14 @@ std::string describeEnd(const std::optional<int>& status) {
   }
 }
 
+bool isMemoryLimited() {
+  const auto isLimited = [](auto resource) {
+    rlimit limit{};
+    return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  };
+  return isLimited(RLIMIT_AS) || isLimited(RLIMIT_DATA);
+}
+
 }  // namespace
 
 bool isOfStrangers(const std::string& path) {
@@ -185,8 +193,12 @@ void rehearse(const std::function<void(const RehearsalNote&)>& work) {
   const pid_t child = ::fork();
   if (child < 0) failUnwatched();
   if (child == 0) runChild(work, *place, parent);
-  const std::string end = describeEnd(awaitEnd(child));
+  const std::optional<int> status = awaitEnd(child);
+  const std::string end = describeEnd(status);
   if (end.empty()) return;
+  // Its limits are lower than 4 GiB, and are this process's, too: whoever hears this names them.
+  const bool lacks_memory = status && WIFEXITED(*status) && WEXITSTATUS(*status) == kOutOfMemoryCode;
+  if (lacks_memory && isMemoryLimited()) throw std::bad_alloc();
   fail(
       ErrorCode::kBadModel,
       "{}: ONNX's inference of types and shapes {}: what it is given does not make sense to it; the model is "

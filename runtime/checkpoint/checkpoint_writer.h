@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/save_shares.h"
+#include "runtime/checkpoint/state_watch.h"
 #include "runtime/device/aligned_memory.h"
 #include "runtime/execute/executor.h"
 
@@ -37,12 +37,12 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter() { finish(); }
 
-  // Before the first step, if at all: looks for values that are infinite as they are now (of a mask that is
-  // kept as a parameter, say, and of its moving average). They may stay so.
-  void watch(const Executor& executor);
+  // Before the first step, if at all, and before `saved` may be called.
+  void watch(const Executor& executor) { state_.look(executor); }
+  const StateWatch& state() const { return state_; }
   // Copies these buffers as they are now, after `step`, and begins to write them into `folder`,
-  // which is made where it is not there, durably. A value that is not finite (an infinite one: that was
-  // finite when watch() looked) ends it: SavedPart::not_finite. Waits for the one before it, but no longer
+  // which is made where it is not there, durably. A value that is not finite (StateWatch::fault) ends it:
+  // SavedPart::not_finite. Waits for the one before it, but no longer
   // than `patience`, as steps are waiting: then this one fails, and the disk is left to the other.
   void save(const Executor& executor, const std::vector<SavedBuffer>& buffers, int64_t step,
             const std::string& folder, std::chrono::milliseconds patience);
@@ -53,7 +53,7 @@ class CheckpointWriter {
   bool isFreeWithin(std::chrono::milliseconds patience);
 
   std::function<void(const SavedPart&)> saved_;
-  std::map<BufferId, std::vector<bool>> infinite_;  // of those that have any: which elements, at watch()
+  StateWatch state_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_writing_ = false;

@@ -22,7 +22,7 @@ struct CudaModule {
 std::unique_ptr<Device> openCudaDevice(int number, bool shared = false, CudaModule* loaded = nullptr);
 
 // What program and module say to each other, and a number that changes with it and with Device.
-inline constexpr int kCudaModuleVersion = 7;
+inline constexpr int kCudaModuleVersion = 8;
 struct OpenedCuda {
   int asked = kCudaModuleVersion;
   int number = 0;

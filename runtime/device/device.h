@@ -84,6 +84,9 @@ class Device {
   virtual std::string place() const { return ""; }
   // How ranks that have such devices reach each other without the host; nullptr: not at all.
   virtual DeviceNetwork* network() { return nullptr; }
+  // Likewise ranks of one machine, of which several may have one device. Where it does not work there, meet()
+  // is Error(kConfiguration) with one text on all ranks.
+  virtual DeviceNetwork* nearNetwork() { return nullptr; }
 };
 
 // Work that is done in the order of the calls. Addresses are the device's, and those of the host where that

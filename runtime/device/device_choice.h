@@ -21,10 +21,10 @@ inline std::optional<DeviceBackend> deviceBackendOf(std::string_view name) {
   return std::nullopt;
 }
 
-// How GPUs give each other tensors: straight, by NCCL, where each rank has one of its own, else through the
-// host's memory and the transports of the CPU.
-enum class DeviceTransport : uint8_t { kAuto, kStaged, kNccl };
-inline constexpr std::array<std::string_view, 3> kDeviceTransports = {"auto", "staged", "nccl"};
+// How GPUs give each other tensors: straight, by NCCL, where each rank has one of its own; by CUDA IPC, where
+// ranks share some; else through the host's memory and the transports of the CPU.
+enum class DeviceTransport : uint8_t { kAuto, kStaged, kNccl, kIpc };
+inline constexpr std::array<std::string_view, 4> kDeviceTransports = {"auto", "staged", "nccl", "ipc"};
 inline std::string_view nameOf(DeviceTransport transport) {
   return kDeviceTransports[static_cast<size_t>(transport)];
 }
@@ -41,6 +41,8 @@ struct DeviceChoice {
   // have one; else that is refused.
   bool shared = false;
   DeviceTransport transport = DeviceTransport::kAuto;
+
+  friend bool operator==(const DeviceChoice&, const DeviceChoice&) = default;
 };
 
 }  // namespace pipeshard

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 
 namespace pipeshard {
 
+class Communicator;  // transport/collectives/communicator.h
 class DeviceQueue;
 
 // Of one rank. All ranks of a communicator make the same calls on each other in one order. After an Error
@@ -25,8 +27,8 @@ class DeviceCommunicator {
   virtual ~DeviceCommunicator() = default;
 
   // Work of the queue, on the device's memory. The first message of two ranks may wait until the other has
-  // called, too. Errors: kPeerUnavailable (a peer, or the network, is gone), kHang (a deadline), kBadModel (a
-  // type that cannot be summed).
+  // called, too. Errors: kPeerUnavailable (a peer, or the network, is gone), kHang (a deadline), kBadModel or
+  // kConfiguration (a type that cannot be summed).
   virtual void send(DeviceQueue& queue, RankId peer, std::span<const std::byte> data) = 0;
   virtual void receive(DeviceQueue& queue, RankId peer, std::span<std::byte> data) = 0;
   // Over one of the groups that were said when it was made. `call.group` means nothing here.
@@ -50,8 +52,12 @@ struct DeviceMeeting {
   std::string id;  // of newMeeting() of one of them
   RankId rank;
   int ranks = 0;
-  std::vector<std::vector<RankId>> groups;  // ascending
-  std::chrono::milliseconds timeout{};      // for all to have come, and for each wait of the host later
+  std::vector<std::vector<RankId>> groups{};  // ascending
+  std::chrono::milliseconds timeout{};        // for all to have come, and for each wait of the host later
+  // By which hosts tell each other what goes on: of these ranks, for nothing else meanwhile; and what each
+  // says to all, by rank, when it has come from all. Of Device::nearNetwork() alone.
+  Communicator* host = nullptr;
+  std::function<std::vector<std::string>(const std::string& said)> exchange{};
 };
 
 // How devices of a kind reach each other. Errors of all: kConfiguration where its library is missing.
@@ -60,7 +66,8 @@ class DeviceNetwork {
   virtual ~DeviceNetwork() = default;
   virtual std::string name() = 0;        // "NCCL 2.28.9"
   virtual std::string newMeeting() = 0;  // bytes
-  // Waits for all ranks, each of which has a device of its own. Errors as DeviceCommunicator.
+  // Waits for all ranks, each of which has a device of its own, but for Device::nearNetwork(). Errors as
+  // DeviceCommunicator.
   virtual std::unique_ptr<DeviceCommunicator> meet(const DeviceMeeting& meeting) = 0;
 };
 

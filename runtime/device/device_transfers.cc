@@ -214,12 +214,14 @@ void DeviceTransfers::start(Entry& entry) {
     queue_->wait(*entry.before);
     lane.reached = std::max(lane.reached, entry.step.instruction);
   }
+  meeting_.store(true, std::memory_order_relaxed);
   if (entry.group != nullptr)
     plan_.communicator->collective(*queue_, *entry.group, entry.call);
   else if (entry.kind == InstructionKind::kSend)
     plan_.communicator->send(*queue_, entry.peer, entry.bytes);
   else
     plan_.communicator->receive(*queue_, entry.peer, entry.bytes);
+  meeting_.store(false, std::memory_order_relaxed);
   queue_->record(*entry.end);
 }
 

@@ -60,6 +60,8 @@ class DeviceTransfers {
   void look();
   // The message or collective that the device is at waits for another rank, as far as look() has seen.
   bool isWaiting() const { return waiting_.load(std::memory_order_relaxed); }
+  // Likewise the host, for a word of another rank's.
+  bool isMeeting() const { return meeting_.load(std::memory_order_relaxed); }
   // How many have ended, of all steps; likewise.
   uint64_t ended() const { return ended_.load(std::memory_order_relaxed); }
   // No thread waits in here any more; what is under way on the device ends.
@@ -90,7 +92,7 @@ class DeviceTransfers {
   size_t seen_ = 0;                             // of them, seen to have ended
   bool interrupted_ = false;                    // guarded, like those before
   std::chrono::steady_clock::time_point turn_;  // since when it is that of entries_[seen_]; 0: it is not
-  std::atomic<bool> waiting_ = false;
+  std::atomic<bool> waiting_ = false, meeting_ = false;
   std::atomic<uint64_t> ended_ = 0;
 };
 

@@ -13,7 +13,9 @@ template <typename T>
 void addAll(const void* part, void* total, size_t count) {
   const auto* from = static_cast<const T*>(part);
   auto* to = static_cast<T*>(total);
+#if !defined(__SANITIZE_THREAD__)  // as in runtime/kernels/base/parallel.h
 #pragma omp parallel for simd schedule(static) if (count >= kParallelElements)
+#endif
   for (size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 

@@ -35,14 +35,20 @@ JobIdentity identityFromJson(const nlohmann::json& json);
 class IdentityComparison {
  public:
   // `who`: "node 1 (host b)". What differs from what others have said before, with both digests and both
-  // names; nothing when nothing does.
-  std::optional<std::string> add(const std::string& who, const JobIdentity& identity);
+  // names; nothing when nothing does. `other`: then, who has said otherwise.
+  std::optional<std::string> add(const std::string& who, const JobIdentity& identity,
+                                 std::string* other = nullptr);
+  // The same of a host that takes no part by now, with what it lacks of what others have (but for programs,
+  // which each host can make); without the checkpoint, as it would go on from another one. Not remembered.
+  std::optional<std::string> difference(const std::string& who, const JobIdentity& identity) const;
 
  private:
   struct Said {
     std::string who;
     std::string digest;
   };
+  static std::string describe(const std::string& who, const IdentityPart& part, const Said& said);
+
   std::map<std::string, Said> first_;  // by path
 };
 

@@ -31,16 +31,19 @@ class IdentityReading {
       : request_(request), folder_(request.plan_directory), progress_(progress) {}
 
   JobIdentity run() {
-    if (!fs::is_directory(folder_)) {
+    const bool is_unmade = isUnmade();
+    if (!is_unmade && !fs::is_directory(folder_)) {
       fail(ErrorCode::kMissingInput,
            "the plan directory {} is not on this host; plan, model and data must have the same path on all "
            "hosts (a shared folder)",
            request_.plan_directory);
     }
-    addFile("plan", (folder_ / "plan.json").string());
-    ProgramFolder programs(folder_.string());
-    addPrograms(programs);
-    addWeights(programs);
+    if (!is_unmade || hasPlan(folder_)) addFile("plan", (folder_ / "plan.json").string());
+    if (!is_unmade) {
+      ProgramFolder programs(folder_.string());
+      addPrograms(programs);
+      addWeights(programs);
+    }
     addEvaluation();
     addData("data", request_.data);
     addData("held-out data", request_.held_out);
@@ -50,6 +53,13 @@ class IdentityReading {
   }
 
  private:
+  static bool hasPlan(const fs::path& folder) { return fs::exists(folder / "plan.json"); }
+  // A plan for fewer devices lies two folders below the one that it is made of.
+  bool isUnmade() const {
+    return request_.may_be_unmade && !fs::exists(folder_ / kRanksFileName) &&
+           (hasPlan(folder_) || hasPlan(folder_.parent_path().parent_path()));
+  }
+
   template <typename Digest>
   void add(const std::string& what, const std::string& path, Digest digest) {
     parts_.push_back({what, path, ""});
@@ -109,6 +119,7 @@ class IdentityReading {
   void addEvaluation() {
     if (request_.evaluation.empty()) return;
     if (!fs::exists(fs::path(request_.evaluation) / kRanksFileName)) {
+      if (request_.may_be_unmade) return;
       fail(ErrorCode::kMissingInput,
            "the programs that evaluate held-out data, {}, are not on this host; copy the folder from the "
            "coordinator's host",

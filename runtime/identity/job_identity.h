@@ -22,6 +22,9 @@ struct IdentityRequest {
   std::string held_out = {};    // likewise data that are evaluated; "": none
   std::string evaluation = {};  // the folder of the ranks' programs that evaluate them; "": none do
   std::string adopted = {};     // the folder of the dumps that steps begin with; "": none do
+  // This host makes programs, and plans for fewer devices, when its ranks need them: of those that are not
+  // made yet, and of the weights that they name, nothing is read. What they are made of is to be there.
+  bool may_be_unmade = false;
 };
 
 // Weights are read whole (file_digest.h), data by samples. A file that is not there, or cannot be read, has

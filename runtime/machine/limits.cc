@@ -33,6 +33,11 @@ constexpr uint64_t kSpaceOfLibraries = uint64_t{160} << 20;
 // Of threads that begin meanwhile: glibc maps 128 MiB for an arena, for a moment, and keeps 64.
 constexpr uint64_t kSpaceOfThreads = uint64_t{192} << 20;
 constexpr uint64_t kDataOfThreads = uint64_t{64} << 20;  // stacks, and what they allocate
+// What workers take from the first question on, beside their tensors: libraries at work, kernels, constants,
+// threads. Measured: 45 MiB of data with two threads; said where a value is advised.
+constexpr uint64_t kSpaceToCome = uint64_t{256} << 20;
+constexpr uint64_t kDataToCome = uint64_t{96} << 20;
+constexpr uint64_t kDataOfAThread = uint64_t{4} << 20;
 constexpr int64_t kTasksOfAJob = 8;     // the command, its readers, those of the control sockets
 constexpr int64_t kTasksOfAWorker = 6;  // beside those that compute: link, control sockets, lane, saving
 
@@ -70,23 +75,24 @@ int64_t tasksOfThisUser() {
        remedy);
 }
 
-// Beside `pages` that this process has, of what `ulimit -FLAG` counts.
-void requireRoom(int resource, std::string_view what, char flag, uint64_t pages, uint64_t bytes) {
+// Beside `pages` that this process has, of what `ulimit -FLAG` counts. `to_come`: what will be needed beside.
+void requireRoom(int resource, std::string_view what, char flag, uint64_t pages, uint64_t bytes,
+                 uint64_t to_come) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return;
   const uint64_t needed = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + bytes;
   if (limit.rlim_cur >= needed) return;
-  fail(ErrorCode::kOutOfMemory, "{}: {} are allowed, about {} are needed; `ulimit -{} {}`", what,
-       formatBytes(limit.rlim_cur), formatBytes(needed), flag, (needed >> 10) + 1);
+  fail(ErrorCode::kOutOfMemory, "{}: {} are allowed, about {} are needed by now; `ulimit -{} {}` should do",
+       what, formatBytes(limit.rlim_cur), formatBytes(needed), flag, ((needed + to_come) >> 10) + 1);
 }
 
-// Bytes of each, beside what this process has.
-void requireMemory(uint64_t space, uint64_t data) {
+// Bytes of each, beside what this process has. `to_come`: of tensors and threads.
+void requireMemory(uint64_t space, uint64_t data, uint64_t to_come) {
   uint64_t all = 0, ignored = 0, written = 0;  // pages
   std::ifstream("/proc/self/statm") >> all >> ignored >> ignored >> ignored >> ignored >> written;
-  requireRoom(RLIMIT_AS, "address space", 'v', all, space);
-  requireRoom(RLIMIT_DATA, "data", 'd', written, data);
+  requireRoom(RLIMIT_AS, "address space", 'v', all, space, kSpaceToCome + to_come);
+  requireRoom(RLIMIT_DATA, "data", 'd', written, data, kDataToCome + to_come);
 }
 
 fs::path existingFolder(fs::path folder) {
@@ -130,7 +136,16 @@ void requireLimits(const LimitNeeds& needs) {
               static_cast<int64_t>(group.used) + tasks,
               fmt::format("raise pids.max of {} (a container's --pids-limit)", group.path));
   }
-  requireMemory(kSpaceOfThreads + kSpaceOfLibraries, kDataOfThreads);
+  requireMemory(kSpaceOfThreads + kSpaceOfLibraries, kDataOfThreads,
+                needs.tensor_bytes + kDataOfAThread * static_cast<uint64_t>(needs.threads));
+}
+
+bool hasMemoryLimit() {
+  const auto isLimited = [](auto resource) {
+    rlimit limit{};
+    return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  };
+  return isLimited(RLIMIT_AS) || isLimited(RLIMIT_DATA);
 }
 
 void requireFiles() {
@@ -158,7 +173,21 @@ void requireStack() {
   ::pthread_attr_destroy(&attributes);
 }
 
-void requireAddressSpace(uint64_t bytes) { requireMemory(bytes + kSpaceOfLibraries, bytes + kDataOfThreads); }
+void requireAddressSpace(uint64_t bytes) {
+  requireMemory(bytes + kSpaceOfLibraries, bytes + kDataOfThreads, 0);
+}
+
+std::string describeMemoryLimits() {
+  std::string text;
+  const auto add = [&](auto resource, char flag) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    text += fmt::format("; `ulimit -{}` allows it {}: raise it", flag, formatBytes(limit.rlim_cur));
+  };
+  add(RLIMIT_AS, 'v');
+  add(RLIMIT_DATA, 'd');
+  return text;
+}
 
 Error errorOfSystem(const std::system_error& error) {
   const bool refused = error.code() == std::errc::resource_unavailable_try_again ||
@@ -166,14 +195,17 @@ Error errorOfSystem(const std::system_error& error) {
   if (!refused) return Error(ErrorCode::kInternal, error.what());
   return Error(
       ErrorCode::kOutOfMemory,
-      fmt::format("the system gives no further thread or memory ({}); raise `ulimit -v` or `ulimit -u`",
-                  error.code().message()));
+      fmt::format(
+          "the system gives no further thread or memory ({}){}; threads are limited by `ulimit -u`, and "
+          "by pids.max of a control group",
+          error.code().message(), describeMemoryLimits()));
 }
 
 void requireSpace(const fs::path& folder, uint64_t bytes, std::string_view what) {
   const fs::path existing = existingFolder(folder);
   struct statvfs space {};
   if (::statvfs(existing.c_str(), &space) != 0) return;  // whoever writes there says so
+  if (space.f_blocks == 0) return;                       // a file system that does not tell
   const uint64_t free = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
   if (free >= bytes) return;
   fail(ErrorCode::kDiskFull, "{}: {} needs {}, but {} are free; make room, or choose another folder",

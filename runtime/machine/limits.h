@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -16,7 +17,13 @@ struct LimitNeeds {
   int workers = 0;
   int threads = 1;  // of each worker that compute
   int ranks = 0;    // of the job, on all hosts
+  // Of the tensors of a worker, the largest, as far as it is known: a value of `ulimit -v` or `-d` that is
+  // advised has room for it.
+  uint64_t tensor_bytes = 0;
 };
+
+// Whether `ulimit -v` or `ulimit -d` says anything.
+bool hasMemoryLimit();
 
 // Raises the limits of open files and processes as far as this process may, and compares what the kernel,
 // `ulimit` and the control group allow with what is needed. Error(kConfiguration) naming limit, what it is,
@@ -37,8 +44,13 @@ void requireFiles();
 void requireStack();
 
 // Error(kOutOfMemory) when `ulimit -v` or `ulimit -d` leave this process less than `bytes` beside what it has
-// and what libraries take at work: some of them crash where an allocation fails.
+// and what libraries take at work: some of them crash where an allocation fails. The value that is advised
+// has room for what will be taken until a job is done, too.
 void requireAddressSpace(uint64_t bytes);
+
+// What `ulimit -v` and `ulimit -d` allow, behind a message that memory ran out: "; `ulimit -d` allows it 19.5
+// MiB: raise it". "": they allow all.
+std::string describeMemoryLimits();
 
 // What the standard library says of the operating system: a thread that cannot be started is kOutOfMemory,
 // with the limits that may be the cause; anything else is kInternal.

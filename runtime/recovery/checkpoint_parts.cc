@@ -12,6 +12,7 @@
 #include "ir/base/error.h"
 #include "runtime/disks/file_pieces.h"
 #include "runtime/job/node_pool.h"
+#include "runtime/messages/control_types.h"
 #include "transport/control/control_message.h"
 
 namespace pipeshard {
@@ -46,7 +47,7 @@ class PartSearch {
         nlohmann::json want = wantJson(
             {checkpoint_.directory, checkpoint_.job, wanted.name, static_cast<uint64_t>(wanted.bytes)});
         want["for"] = file;
-        nodes_.send(number, "want", std::move(want));
+        nodes_.send(number, control::kWant, std::move(want));
         asked_[number].insert(file);
       }
     }
@@ -66,7 +67,7 @@ class PartSearch {
         asked_, [this](const auto& entry) { return !entry.second.empty() && nodes_.isHere(entry.first); });
   }
   void hear(int number, const ControlMessage& message) {
-    if (message.type != "piece") return;
+    if (message.type != control::kPiece) return;
     const int file = message.body.value("for", -1);
     const auto asked = asked_.find(number);
     if (asked == asked_.end() || asked->second.erase(file) == 0 || message.body.contains("error")) return;

@@ -82,7 +82,7 @@ class Restarts {
         checkSignals();
         failed_at_ = failed != nullptr ? failed->began() : Clock::now();
         if (leaves_out)
-          leaveOut(error);
+          leaveOut(*failed);
         else if (error.code() == ErrorCode::kNotANumber)
           goBack(error.message());
         else if (error.code() == ErrorCode::kNoGoodCheckpoint)
@@ -104,7 +104,7 @@ class Restarts {
     if (!was_asked) return mayBeStartedAgain(static_cast<ErrorCode>(code), newest_step_ > step_of_attempt_);
     if (spec_.nodes == nullptr || spec_.nodes->wasAskedItself()) return false;
     const std::vector<JoinedNode>& nodes = spec_.nodes->nodes();
-    if (std::none_of(nodes.begin(), nodes.end(), [](const JoinedNode& node) { return node.ending; }))
+    if (std::none_of(nodes.begin(), nodes.end(), [](const JoinedNode& node) { return node.is_ending; }))
       return false;
     const std::string lack = whatEndingNodesHaveAlone();
     if (!lack.empty()) why_not_ = fmt::format("{}: the job cannot go on without it, and ends", lack);
@@ -128,25 +128,27 @@ class Restarts {
     return numbers;
   }
 
-  // Whether it may be for a newcomer's files or disk that this attempt has ended so: the others have shown
-  // that theirs are good.
+  // Whether it may be for a newcomer's files, disk or ports that this attempt has ended so: the others have
+  // shown that theirs are good.
   bool mayLeaveOut(int code) const {
     if (proven_.empty() || loaded_ >= std::ssize(spec_.node_of_rank) || left_out_ >= kMostLeftOut)
       return false;
     const auto error = static_cast<ErrorCode>(code);
-    const bool is_of_files = error == ErrorCode::kVersionMismatch || error == ErrorCode::kMissingInput ||
-                             error == ErrorCode::kConfiguration || error == ErrorCode::kDiskFull;
-    return is_of_files && !newcomers().empty();
+    const bool is_of_its_host = error == ErrorCode::kVersionMismatch || error == ErrorCode::kMissingInput ||
+                                error == ErrorCode::kConfiguration || error == ErrorCode::kDiskFull ||
+                                error == ErrorCode::kAddressInUse;
+    return is_of_its_host && !newcomers().empty();
   }
 
-  // Those newcomers that the error names; all where it names none.
-  void leaveOut(const Error& error) {
+  // Those newcomers whose error it is; all where it is of none of them.
+  void leaveOut(const JobFailed& error) {
     NodePool& nodes = *spec_.nodes;
     std::vector<int> out = newcomers();
-    const auto isNamed = [&](int number) {
-      return error.message().find(nodes.nameOf(number)) != std::string::npos;
+    const auto has_failed = [&](int number) {
+      return std::ranges::count(error.daemons(), nodes.nodes()[number].control_rank) > 0;
     };
-    if (std::ranges::any_of(out, isNamed)) std::erase_if(out, [&](int number) { return !isNamed(number); });
+    if (std::ranges::any_of(out, has_failed))
+      std::erase_if(out, [&](int number) { return !has_failed(number); });
     std::string names;
     for (const int number : out) {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", nodes.nameOf(number));
@@ -162,7 +164,7 @@ class Restarts {
   std::string sendEndingNodesAway() {
     std::string names;
     for (int number = 0; number < std::ssize(spec_.nodes->nodes()); ++number) {
-      if (!spec_.nodes->isHere(number) || !spec_.nodes->nodes()[number].ending) continue;
+      if (!spec_.nodes->isHere(number) || !spec_.nodes->nodes()[number].is_ending) continue;
       names += fmt::format("{}{}", names.empty() ? "" : ", ", spec_.nodes->nameOf(number));
       spec_.nodes->sendAway(
           number, static_cast<int>(ErrorCode::kRequeue),
@@ -235,7 +237,7 @@ class Restarts {
     std::vector<LiveNode> live;
     for (int number = 0; number < std::ssize(spec_.nodes->nodes()); ++number) {
       const JoinedNode& node = spec_.nodes->nodes()[number];
-      if (node.control_rank >= 0 && !node.ending) live.push_back({number, node.devices});
+      if (node.control_rank >= 0 && !node.is_ending) live.push_back({number, node.devices});
     }
     if (const auto placed = chooseNodes(whole_.node_of_rank, live))
       return FewerPlan{whole_.directory, *placed, whole_.evaluation};
@@ -252,7 +254,7 @@ class Restarts {
     if (!next) return "";
     std::set<std::string> hosts;
     for (const JoinedNode& node : spec_.nodes->nodes()) {
-      if (node.control_rank >= 0 && !node.ending) hosts.insert(node.host);
+      if (node.control_rank >= 0 && !node.is_ending) hosts.insert(node.host);
     }
     const std::vector<int> lacked = lackedWith(*next, hosts);
     return lacked.empty() ? "" : describeLacked(next->checkpoint, lacked);
@@ -330,7 +332,7 @@ class Restarts {
   std::string describeShortage(const std::string& why) const {
     int devices = 0;
     for (const JoinedNode& node : spec_.nodes->nodes())
-      devices += node.control_rank >= 0 && !node.ending ? node.devices : 0;
+      devices += node.control_rank >= 0 && !node.is_ending ? node.devices : 0;
     return fmt::format(
         "{}; the nodes that are left have {}, too few for the plan's {}{}; waiting {} s for a node: {}", why,
         counted(devices, "device"), whole_.node_of_rank.size(),

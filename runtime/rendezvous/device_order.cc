@@ -48,7 +48,7 @@ DeviceOrder deviceOrder(ProgramFolder& programs, RankId rank) {
       order.steps[size] = std::move(steps.at(sample.place.at(rank)));
     } catch (Error& error) {
       error.addContext(
-          fmt::format("{}: GPUs cannot reach each other by NCCL (--transport staged goes through "
+          fmt::format("{}: GPUs cannot reach each other straight (--transport staged goes through "
                       "the host's memory instead)",
                       programs.folder()));
       throw;

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/messages/control_types.h"
+
 namespace pipeshard {
 
 // Every host learns where the others' relays are, and whose keys they have; when all let each other in, they
@@ -15,9 +17,9 @@ std::string_view HostReach::take(int node, std::string_view type, const nlohmann
     return std::all_of(nodes_.begin(), nodes_.end(), [&](int one) { return known.count(one) > 0; });
   };
   next = nlohmann::json::object();
-  if (type == "wired") {
+  if (type == control::kWired) {
     wired_.insert(node);
-    return all_in(wired_) ? "connect" : "";
+    return all_in(wired_) ? control::kConnect : "";
   }
   const RelayAddress wire{body.at("endpoint").get<std::string>(), body.at("key").get<std::string>()};
   if (!wires_.emplace(node, wire).second || !all_in(wires_)) return "";
@@ -25,7 +27,7 @@ std::string_view HostReach::take(int node, std::string_view type, const nlohmann
   for (const int one : nodes_)
     hosts.push_back(
         {{"host", one}, {"endpoint", wires_.at(one).endpoint}, {"key", wires_.at(one).public_key}});
-  return "wires";
+  return control::kWires;
 }
 
 void HostReach::note(int speaker, int from, std::map<int, std::string> unreached) {

@@ -5,11 +5,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/messages/control_types.h"
+
 namespace pipeshard {
 
 HostWire::HostWire(const RelayOptions& options, Tell tell)
     : tell_(std::move(tell)), relay_(HostRelay::open(options)) {
-  tell_("wire", {{"endpoint", relay_->address().endpoint}, {"key", relay_->address().public_key}});
+  tell_(control::kWire, {{"endpoint", relay_->address().endpoint}, {"key", relay_->address().public_key}});
 }
 
 // First all relays let the others in, then they connect.
@@ -24,19 +26,19 @@ void HostWire::hear(const nlohmann::json& body) {
     hosts_[host.at("host").get<int>()] = {host.at("endpoint").get<std::string>(),
                                           host.at("key").get<std::string>()};
   relay_->introduce(hosts_);
-  tell_("wired", nlohmann::json::object());
+  tell_(control::kWired, nlohmann::json::object());
 }
 
 std::optional<std::string> HostWire::look() {
   const Clock::time_point now = Clock::now();
   const std::vector<int> unanswered = next_ ? relay_->unanswered() : std::vector<int>();
-  if (next_ && (unanswered.empty() ? told_ : now >= *next_)) {
+  if (next_ && (unanswered.empty() ? has_told_ : now >= *next_)) {
     nlohmann::json peers = nlohmann::json::array();
     for (const int host : unanswered)
       peers.push_back({{"number", host}, {"address", hosts_.at(host).endpoint}});
-    tell_("unreached", {{"peers", std::move(peers)}});
+    tell_(control::kUnreached, {{"peers", std::move(peers)}});
     next_ = now + kUnanswered;
-    told_ = !unanswered.empty();
+    has_told_ = !unanswered.empty();
   }
   return relay_->takeNotice();
 }

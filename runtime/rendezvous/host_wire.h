@@ -47,7 +47,7 @@ class HostWire {
   std::unique_ptr<HostRelay> relay_;
   std::map<int, RelayAddress> hosts_;
   std::optional<Clock::time_point> next_;  // when to say who does not answer; nothing: no more
-  bool told_ = false;                      // that somebody does not
+  bool has_told_ = false;                  // that somebody does not
 };
 
 }  // namespace pipeshard

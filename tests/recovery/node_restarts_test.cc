@@ -1,4 +1,8 @@
 // `run --restarts` on nodes: daemons and workers are killed, come back, and are asked to end.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <sstream>
 
@@ -214,6 +218,52 @@ TEST_F(NodeRestarts, WhereTooFewAreLeftItWaitsForANodeAndSaysForWhich) {
   EXPECT_EQ(run_.finish().exit_code, 75);
   first.finish();
   back.finish();
+  expectNothingLeft();
+}
+
+// A port of this machine at which something else listens.
+class TakenPort {
+ public:
+  TakenPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    socklen_t size = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(socket_, any, size) == 0 && ::listen(socket_, 1) == 0 &&
+        ::getsockname(socket_, any, &size) == 0)
+      number_ = ntohs(address.sin_port);
+  }
+  TakenPort(const TakenPort&) = delete;
+  TakenPort& operator=(const TakenPort&) = delete;
+  ~TakenPort() { ::close(socket_); }
+
+  int number() const { return number_; }  // 0: none could be taken
+
+ private:
+  int socket_, number_ = 0;
+};
+
+TEST_F(NodeRestarts, ASpareWhosePortsAreTakenIsLeftOut) {
+  const TakenPort port;
+  ASSERT_GT(port.number(), 0);
+  const std::string ports = std::to_string(port.number()) + "-" + std::to_string(port.number());
+  plan({"--cluster", "2x1", "--stages", "uniform:2"});
+  startRun(100'000'000);
+  const CommandProcess first = startNode("node0", {"--index", "0"});
+  const CommandProcess second = startNode("node1", {"--index", "1"});
+  ASSERT_TRUE(run_.comes("checkpoint: ")) << run_.errors();
+  const CommandProcess spare = startNode("spare", {"--index", "2", "--data-ports", ports});
+  ASSERT_TRUE(run_.comes("node 2 joined")) << run_.errors();
+  ::kill(second.pid(), SIGKILL);
+  second.finish();
+  ASSERT_TRUE(run_.comes("left out: node 2 (host ")) << run_.errors();
+  ASSERT_TRUE(run_.comes("s after the loss")) << run_.errors();
+  EXPECT_THAT(run_.errors(), HasSubstr("all ports from "));
+  EXPECT_THAT(run_.errors(), HasSubstr("with the plan for 1 device,"));
+  EXPECT_EQ(spare.finish().exit_code, 84);
+  ::kill(run_.pid(), SIGTERM);
+  EXPECT_EQ(run_.finish().exit_code, 75);
+  EXPECT_EQ(first.finish().exit_code, 75);
   expectNothingLeft();
 }
 

@@ -182,7 +182,7 @@ TEST_F(OwnDisks, AHostWithoutAFileIsToldThatAllNeedIt) {
   EXPECT_THAT(ended.errors, HasSubstr("must have the same path on all hosts"));
 }
 
-// The files of a spare are compared when it takes over.
+// The files of a spare are compared when it joins, which is said, and when it takes over.
 TEST_F(OwnDisks, ASpareWithOtherWeightsIsLeftOut) {
   shares_ = true;
   for (const char* file : {"mlp.onnx", "mlp.onnx.data"})
@@ -199,6 +199,9 @@ TEST_F(OwnDisks, ASpareWithOtherWeightsIsLeftOut) {
   ASSERT_TRUE(run.comes("checkpoint: ")) << run.errors();
   const CommandProcess spare = nodeOn("2", "spare", {}, [&] { show(at("other"), at("mlp.onnx.data")); });
   ASSERT_TRUE(run.comes("node 2 joined")) << run.errors();
+  ASSERT_TRUE(run.comes("is a spare, and may be left out as its files are now: the weights " +
+                        at("mlp.onnx.data") + " is another file on node 2 (host host2"))
+      << run.errors();
   ::kill(second.pid(), SIGKILL);
   second.finish();
   ASSERT_TRUE(run.comes("left out: node 2 (host host2")) << run.errors();

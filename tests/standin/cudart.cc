@@ -20,6 +20,7 @@
 #include "tests/standin/heap.h"
 #include "tests/standin/host_guard.h"
 #include "tests/standin/lines.h"
+#include "tests/standin/sharing.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -148,8 +149,8 @@ void copyRows(void* to, size_t to_pitch, const void* from, size_t from_pitch, si
   for (size_t row = 0; row < rows; ++row) {
     auto* const out = static_cast<std::byte*>(to) + row * to_pitch;
     const auto* const in = static_cast<const std::byte*>(from) + row * from_pitch;
-    if (inHeap(in)) access(in, bytes, false);
-    if (inHeap(out)) access(out, bytes, true);
+    if (inHeap(in) || isOfAnother(in)) access(in, bytes, false);
+    if (inHeap(out) || isOfAnother(out)) access(out, bytes, true);
     const AtWork reading(in, bytes), writing(out, bytes);
     std::memcpy(out, in, bytes);
   }
@@ -163,7 +164,7 @@ cudaError_t copyAsync(void* to, size_t to_pitch, const void* from, size_t from_p
   Stream* on = streamOf(stream, what);
   if (on == nullptr) return failed(cudaErrorInvalidResourceHandle);
   std::shared_ptr<std::vector<std::byte>> taken;
-  if (!inHeap(from) && inHeap(to)) {
+  if (!inHeap(from) && !isOfAnother(from) && inHeap(to)) {
     const auto* bytes_of = static_cast<const std::byte*>(from);
     taken = std::make_shared<std::vector<std::byte>>(bytes_of, bytes_of + bytes);
   }
@@ -326,7 +327,14 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsi
   return cudaSuccess;
 }
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  *event = reinterpret_cast<cudaEvent_t>(makeEvent((flags & cudaEventDisableTiming) == 0));
+  const bool timed = (flags & cudaEventDisableTiming) == 0,
+             interprocess = (flags & cudaEventInterprocess) != 0;
+  if (timed && interprocess) {
+    const std::lock_guard held(lock());
+    report("cudaEventCreateWithFlags: an event for other processes keeps no time");
+    return failed(cudaErrorInvalidValue);
+  }
+  *event = reinterpret_cast<cudaEvent_t>(makeEvent(timed, interprocess));
   return cudaSuccess;
 }
 API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {

@@ -11,7 +11,7 @@ nothing that is not ordered without it is implied: it is told of, and not left o
 A job is an example on four workers, MODEL[:WAY[:TRANSPORT]]: a pipeline of four (1f1b) or zero3; through the host's
 memory (staged) or by nccl, with room for one kernel of NCCL. It has two steps, so that what a step leaves to the next
 one is seen. A step cannot know that another one follows: what of the first step is not missed is left out again in a
-job of one step, behind which nobody waits any more.
+job of one step, behind which nobody waits any more (PIPESHARD_UNSEEN_END: no worker looks at its weights then).
 
 --sample: so many of each job's, by chance, the same for the same --seed. --seconds: no new run after so long; what was
 left out is said. Exit code 1 when the removal of one goes unnoticed.
@@ -42,7 +42,7 @@ class Job:
         self.name, self.folder, self.transport = name, folder, transport
         self.pipeshard = os.path.join(build, "tools", "pipeshard")
         self.plan = os.path.join(folder, name.replace(":", "-") + ".plan")
-        self.environment = dict(four_gpus(build), STANDIN_MODE="lazy")
+        self.environment = dict(four_gpus(build), STANDIN_MODE="lazy", PIPESHARD_UNSEEN_END="1")
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         subprocess.run(
             [self.pipeshard, "plan", os.path.join(root, "examples", model + ".onnx"), "--cluster", "1x4", *WAYS[way],

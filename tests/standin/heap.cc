@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,9 +11,11 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "tests/standin/fibers.h"
 #include "tests/standin/lines.h"
+#include "tests/standin/sharing.h"
 
 namespace standin {
 namespace {
@@ -48,14 +51,35 @@ T* reserve(size_t count) {
   return static_cast<T*>(mapped);
 }
 
+// Shared with processes that open it.
+int openFile() {
+  const int file = ::memfd_create("standin-heap", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, kHeap) != 0) std::abort();
+  return file;
+}
+std::byte* mapFile(int file) {
+  void* mapped = ::mmap(nullptr, kHeap, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (mapped == MAP_FAILED) std::abort();
+  return static_cast<std::byte*>(mapped);
+}
+
+// Bytes that were read beside what their cells remember.
+struct Reader {
+  size_t begin = 0, end = 0;
+  OpId op = 0;
+};
+
 struct Heap {
-  std::byte* begin = reserve<std::byte>(kHeap);
+  int file = openFile();
+  std::byte* begin = mapFile(file);
   Cell* cells = reserve<Cell>(kHeap);
   uint8_t* life = reserve<uint8_t>(kHeap);
   std::map<size_t, Block> blocks;  // by offset
   size_t top = kAlignment;
   std::map<std::string, int> reports;  // by kind
   std::unordered_map<const void*, Cell> shared;
+  std::vector<Reader> more_readers;  // of other processes
+  bool forgotten = false;            // a reader, by the cell that it was to be in
 };
 
 Heap& heap() {
@@ -120,8 +144,48 @@ bool accessByte(size_t i, bool write, const Running& me, uint32_t who) {
   } else if (cell.read == 0 || isOrdered(cell.read, me)) {
     cell.read = me.id;
     cell.read_who = who;
+  } else {
+    h.forgotten = true;
   }
   return true;
+}
+
+// False: it was reported.
+bool isBehindMoreReaders(const Running& me, size_t begin, size_t end) {
+  std::vector<Reader>& readers = heap().more_readers;
+  for (size_t r = 0; r < readers.size();) {
+    Reader& reader = readers[r];
+    if (reader.begin >= end || begin >= reader.end) {
+      ++r;
+      continue;
+    }
+    if (raceWith(reader.op, 0, me, 0, "read-write", heap().begin + std::max(begin, reader.begin)))
+      return false;
+    const Reader behind{end, reader.end, reader.op};
+    reader.end = begin;
+    const bool is_gone = reader.begin >= reader.end;
+    if (is_gone) readers.erase(readers.begin() + static_cast<ptrdiff_t>(r));
+    if (behind.begin < behind.end) readers.push_back(behind);
+    if (!is_gone) ++r;
+  }
+  return true;
+}
+
+void accessBytes(const Running& me, uint32_t who, size_t begin, size_t bytes, bool write) {
+  Heap& h = heap();
+  const Cell before = h.cells[begin];
+  const uint8_t life = h.life[begin];
+  if (!accessByte(begin, write, me, who)) return;
+  for (size_t i = begin + 1; i < begin + bytes; ++i) {
+    // Nearly always the bytes of an element have one past, and what was found of the first holds for them
+    // all.
+    if (h.life[i] == life && std::memcmp(&h.cells[i], &before, sizeof before) == 0) {
+      h.cells[i] = h.cells[begin];
+      h.life[i] = h.life[begin];
+    } else if (!accessByte(i, write, me, who)) {
+      return;
+    }
+  }
 }
 
 // STANDIN_LOG names a file that reports are appended to, and, at exit, a line that says how much was done:
@@ -139,7 +203,9 @@ struct AtExit {
   ~AtExit() {
     {
       const std::lock_guard held(lock());
+      takeAccesses();
       reportLeftLines();
+      reportLeftOpen();
       reportLeaks();
       if (operationsDone() > 0) {
         log("process " + std::to_string(::getpid()) + ": " + std::to_string(operationsDone()) +
@@ -176,6 +242,7 @@ void* allocate(size_t bytes, Memory kind) {
 }
 
 bool release(void* begin) {
+  takeAccesses();
   Heap& h = heap();
   const auto found = inHeap(begin) ? h.blocks.find(offsetOf(begin)) : h.blocks.end();
   if (found == h.blocks.end() || found->second.freed) {
@@ -189,6 +256,16 @@ bool release(void* begin) {
 }
 
 bool inHeap(const void* address) { return address >= heap().begin && address < heap().begin + kHeap; }
+
+int heapDescriptor() { return heap().file; }
+size_t heapBytes() { return kHeap; }
+size_t heapOffset(const void* address) { return offsetOf(address); }
+
+size_t bytesOfBlock(const void* begin) {
+  const auto found = inHeap(begin) ? heap().blocks.find(offsetOf(begin)) : heap().blocks.end();
+  const bool is_one = found != heap().blocks.end() && !found->second.freed;
+  return is_one && found->second.kind == Memory::kDevice ? found->second.bytes : 0;
+}
 
 bool isPinned(const void* address) {
   if (!inHeap(address)) return false;
@@ -206,24 +283,20 @@ std::string describeAddress(const void* address) {
 }
 
 void access(const void* address, size_t bytes, bool write, bool atomic) {
-  Heap& h = heap();
-  const Running me = running();
-  const uint32_t who = threadCode(atomic);
-  const size_t begin = offsetOf(address);
   if (bytes == 0) return;
-  const Cell before = h.cells[begin];
-  const uint8_t life = h.life[begin];
-  if (!accessByte(begin, write, me, who)) return;
-  for (size_t i = begin + 1; i < begin + bytes; ++i) {
-    // Nearly always the bytes of an element have one past, and what was found of the first holds for them
-    // all.
-    if (h.life[i] == life && std::memcmp(&h.cells[i], &before, sizeof before) == 0) {
-      h.cells[i] = h.cells[begin];
-      h.life[i] = h.life[begin];
-    } else if (!accessByte(i, write, me, who)) {
-      return;
-    }
-  }
+  if (!inHeap(address)) return accessOfAnother(address, bytes, write);
+  takeAccesses();
+  const Running me = running();
+  const size_t begin = offsetOf(address);
+  if (write && !heap().more_readers.empty() && !isBehindMoreReaders(me, begin, begin + bytes)) return;
+  accessBytes(me, threadCode(atomic), begin, bytes, write);
+}
+
+void readFromOutside(const Running& reader, size_t offset, size_t bytes) {
+  Heap& h = heap();
+  h.forgotten = false;
+  accessBytes(reader, 0, offset, bytes, false);
+  if (h.forgotten) h.more_readers.push_back({offset, offset + bytes, reader.id});
 }
 
 void forget(const void* begin, size_t bytes) {

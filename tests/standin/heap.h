@@ -8,6 +8,8 @@
 
 namespace standin {
 
+struct Running;  // lines.h
+
 // Says it on stderr, each kind of text some times only; the process ends with code 99 then.
 void report(const std::string& text);
 
@@ -18,12 +20,20 @@ void* allocate(size_t bytes, Memory kind);
 // False, and a report: it is no block, or freed.
 bool release(void* begin);
 bool inHeap(const void* address);
+// Where other processes find it (sharing.h): the file that it lies in, all of it, and an address there.
+int heapDescriptor();
+size_t heapBytes();
+size_t heapOffset(const void* address);
+// Of a block of the device that begins there; 0: there is none.
+size_t bytesOfBlock(const void* begin);
 bool isPinned(const void* address);
 // "byte 4 of a block of 256", for reports.
 std::string describeAddress(const void* address);
 
 // One access of whoever runs (lines.h). An atomic one races with none of its own kernel.
 void access(const void* address, size_t bytes, bool write, bool atomic = false);
+// Another process has read memory of this one, as an operation with this clock.
+void readFromOutside(const Running& reader, size_t offset, size_t bytes);
 // Nobody knows what is there now: it counts as unwritten.
 void forget(const void* begin, size_t bytes);
 // Of memory that is shared by a block's threads, outside of the heap.

@@ -1,11 +1,14 @@
 #include "tests/standin/lines.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -43,6 +46,8 @@ struct Event {
   uint32_t line = 0;  // of the stream that has recorded it
   bool timed = false;
   std::shared_ptr<Time> time;  // of the last record
+  bool interprocess = false;
+  std::shared_ptr<SharedEvent> shared;
 };
 
 namespace {
@@ -52,6 +57,7 @@ constexpr std::chrono::microseconds kPoll{50};
 struct Record {
   uint32_t line;
   std::shared_ptr<const std::string> name;
+  OpId outside = 0;  // of another process: its number there
 };
 
 // Never destroyed: streams may wait at exit.
@@ -59,7 +65,9 @@ struct State {
   std::recursive_mutex lock;
   std::condition_variable_any changed;
   std::vector<Record> records{{0, std::make_shared<const std::string>("nobody")}};
-  std::vector<Stream*> streams;  // by line - 1; nullptr: destroyed
+  std::vector<Stream*> streams;  // by line - 1; nullptr: destroyed, or a line of another process
+  std::map<std::pair<int32_t, uint32_t>, uint32_t> lines_outside;  // by process and line there
+  std::map<uint32_t, std::pair<int32_t, uint32_t>> outside_of;     // the other way round
   std::set<const Event*> events;
   Clock host{0};
   uint64_t done = 0;
@@ -215,9 +223,10 @@ Running running() {
 }
 
 bool isOrdered(OpId earlier, const Running& later) {
-  const uint32_t line = lineOf(earlier);
-  if (line == later.line) return true;
-  return line < later.clock->size() && earlier <= (*later.clock)[line];
+  const Record& record = state().records[earlier];
+  if (record.line == later.line) return true;
+  const OpId number = record.outside == 0 ? earlier : record.outside;
+  return record.line < later.clock->size() && number <= (*later.clock)[record.line];
 }
 
 const std::string& nameOf(OpId op) { return *state().records[op].name; }
@@ -257,13 +266,17 @@ bool isStream(const Stream* stream) {
   return stream != nullptr && std::ranges::find(state().streams, stream) != state().streams.end();
 }
 
-Event* makeEvent(bool timed) {
+Event* makeEvent(bool timed, bool interprocess) {
   const std::lock_guard held(state().lock);
   auto* event = new Event;
   event->timed = timed;
+  event->interprocess = interprocess;
   state().events.insert(event);
   return event;
 }
+
+bool isInterprocess(const Event& event) { return event.interprocess; }
+void share(Event& event, std::shared_ptr<SharedEvent> as) { event.shared = std::move(as); }
 
 void destroyEvent(Event* event) {
   const std::lock_guard held(state().lock);
@@ -301,6 +314,14 @@ void recordEvent(Event& event, Stream& stream) {
     event.time = std::make_shared<Time>();
     enqueue(stream, "an event's time", [time = event.time] { *time = std::chrono::steady_clock::now(); });
   }
+  if (event.shared && !event.shared->isOwn())
+    return report("an event of another process is recorded, which the stand-in does not have");
+  if (event.shared) {
+    const auto ticket = std::make_shared<uint64_t>();
+    const Running given =
+        enqueue(stream, "an event's record", [of = event.shared, ticket] { of->happen(*ticket); });
+    *ticket = event.shared->record(stampsOf(stream.clock), stream.line, given.id);
+  }
   event.clock = stream.clock;
   event.line = stream.line;
 }
@@ -322,8 +343,25 @@ std::optional<float> between(const Event& from, const Event& to) {
   return std::chrono::duration<float, std::milli>(*to.time - *from.time).count();
 }
 
+namespace {
+// As with CUDA, for the last record that there was when it is called; none: it waits for nothing.
+void awaitOutside(Stream& stream, const std::shared_ptr<SharedEvent>& event) {
+  const auto last = event->last();
+  const uint64_t ticket = last.first;
+  const Clock clock = clockOf(last.second);
+  if (ticket == 0 || isDropped("stream " + std::to_string(stream.line) + " for event " +
+                                   std::to_string(event->number()) + " of another process",
+                               isBehind(stream.clock, clock)))
+    return;
+  enqueue(
+      stream, "a wait for another process", [] {}, [event, ticket] { return event->hasHappened(ticket); });
+  merge(stream.clock, clock);
+}
+}  // namespace
+
 void awaitEvent(Stream& stream, const Event& event) {
   const std::lock_guard held(state().lock);
+  if (event.shared && !event.shared->isOwn()) return awaitOutside(stream, event.shared);
   const OpId last = event.line < event.clock.size() ? event.clock[event.line] : 0;
   if (isDropped("stream " + std::to_string(stream.line) + " for stream " + std::to_string(event.line) +
                     ", which has done " + nameOf(last),
@@ -340,6 +378,54 @@ void joinStreams(Stream& later, const Stream& earlier) {
 void advance(Stream& stream, OpId until) {
   const std::lock_guard held(state().lock);
   if (isLazy() && isStream(&stream)) force(stream, until);
+}
+
+void advanceLine(uint32_t line, OpId until) {
+  const std::lock_guard held(state().lock);
+  Stream* stream = line == 0 || line > state().streams.size() ? nullptr : state().streams[line - 1];
+  if (stream != nullptr && isLazy()) force(*stream, until);
+}
+
+std::vector<Stamp> stampsOf(const Clock& clock) {
+  std::vector<Stamp> stamps;
+  for (uint32_t line = 0; line < clock.size(); ++line) {
+    if (clock[line] == 0) continue;
+    const auto outside = state().outside_of.find(line);
+    if (outside == state().outside_of.end())
+      stamps.push_back({::getpid(), line, clock[line]});
+    else
+      stamps.push_back({outside->second.first, outside->second.second, clock[line]});
+  }
+  return stamps;
+}
+
+namespace {
+// The number of a line that another process has.
+uint32_t lineOutside(int32_t process, uint32_t line) {
+  const auto [found, is_new] = state().lines_outside.try_emplace({process, line});
+  if (is_new) {
+    state().streams.push_back(nullptr);
+    found->second = static_cast<uint32_t>(state().streams.size());
+    state().outside_of[found->second] = {process, line};
+  }
+  return found->second;
+}
+}  // namespace
+
+Clock clockOf(const std::vector<Stamp>& stamps) {
+  Clock clock{0};
+  for (const Stamp& stamp : stamps) {
+    const uint32_t line = stamp.process == ::getpid() ? stamp.line : lineOutside(stamp.process, stamp.line);
+    if (clock.size() <= line) clock.resize(line + 1);
+    clock[line] = std::max(clock[line], stamp.id);
+  }
+  return clock;
+}
+
+OpId operationOf(const Stamp& stamp, const std::string& name) {
+  const OpId op = newOp(lineOutside(stamp.process, stamp.line), name);
+  state().records[op].outside = stamp.id;
+  return op;
 }
 
 void synchronize(Stream& stream) {

@@ -8,10 +8,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "tests/standin/sharing.h"
 
 namespace standin {
 
@@ -41,7 +44,10 @@ struct Event;
 // All by calls of the runtime; errors are reports.
 Stream* makeStream();
 void destroyStream(Stream* stream);
-Event* makeEvent(bool timed);
+Event* makeEvent(bool timed, bool interprocess = false);
+bool isInterprocess(const Event& event);
+// It is this process's, and others wait for it, or that of another one.
+void share(Event& event, std::shared_ptr<SharedEvent> as);
 void destroyEvent(Event* event);
 bool isStream(const Stream* stream);
 bool isEvent(const Event* event);
@@ -55,6 +61,11 @@ void joinStreams(Stream& later, const Stream& earlier);
 void advance(Stream& stream, OpId until);
 void recordEvent(Event& event, Stream& stream);
 void awaitEvent(Stream& stream, const Event& event);
+void advanceLine(uint32_t line, OpId until);
+// Of other processes: clocks for them, and of them; an operation of theirs is one more here.
+std::vector<Stamp> stampsOf(const Clock& clock);
+Clock clockOf(const std::vector<Stamp>& stamps);
+OpId operationOf(const Stamp& stamp, const std::string& name);
 // The host waits: because it is asked to (waits.h may leave it out), and because a call does.
 void synchronize(Stream& stream);
 void finish(Stream& stream);

@@ -5,9 +5,9 @@
 
 A seed is a plan: an example on 2 to 4 workers with stages, schedule, microbatches, sharding, recomputation, buckets,
 receives and optimizer drawn by it (what `plan` refuses is drawn again). Its programs run two steps on the stand-in of
-NVIDIA's libraries: through the host's memory, and by NCCL with room for one of its kernels; each lazily (nothing runs
-before it must) and eagerly (a thread per stream, random pauses). All four leave the same bytes, none waits for ever, and
-nothing is reported.
+NVIDIA's libraries: through the host's memory, by NCCL with room for one of its kernels, and by CUDA IPC; each lazily
+(nothing runs before it must) and eagerly (a thread per stream, random pauses). All six leave the same bytes, none waits for
+ever, and nothing is reported.
 
 Exit code 1 when one of these is not so; the line has the plan's options. A thousand take half an hour of two
 processors.
@@ -28,7 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LONGEST = 120  # seconds of one run; most take one
 SCHEDULES = ["sequential", "gpipe", "1f1b", "1f1b", "eager-1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "interleaved-zb",
              "dual-pipe-v"]
-KINDS = [(transport, mode) for transport in ("staged", "nccl") for mode in ("lazy", "eager")]
+KINDS = [(transport, mode) for transport in ("staged", "nccl", "ipc") for mode in ("lazy", "eager")]
 
 
 def drawn(chance, models):

@@ -8,6 +8,7 @@
 #include "tests/standin/fibers.h"
 #include "tests/standin/heap.h"
 #include "tests/standin/lines.h"
+#include "tests/standin/sharing.h"
 
 namespace standin {
 namespace {
@@ -18,7 +19,7 @@ void check(const void* address, size_t bytes, bool write, bool aligned) {
   const bool device = onDevice() && currentThread() != nullptr;
   if (device && aligned && reinterpret_cast<uintptr_t>(address) % bytes != 0)
     report(*running().name + ": misaligned access of " + std::to_string(bytes) + " bytes");
-  if (inHeap(address)) return access(address, bytes, write);
+  if (inHeap(address) || (device && isOfAnother(address))) return access(address, bytes, write);
   if (device && !isThreadsOwn(address)) accessShared(address, write);
 }
 

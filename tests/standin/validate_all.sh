@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # validate --device cuda of the examples, on one worker and in every way of sharing one out to four, on the stand-in, in both of its
-# modes, through the host's memory and by NCCL. Not a test of every change: about an hour of two processors.
+# modes, through the host's memory, by NCCL and by CUDA IPC. Not a test of every change: about an hour and a half of two processors.
 #
 #   tests/standin/validate_all.sh [BUILD] [EXAMPLE...]     BUILD: the build folder (build/dev); examples: all four
 #
@@ -33,7 +33,7 @@ ways=(
 failed=0
 for example in "$@"; do
   for way in "${ways[@]}"; do
-    for mode in "lazy staged" "lazy nccl" "eager staged" "eager nccl"; do
+    for mode in "lazy staged" "lazy nccl" "lazy ipc" "eager staged" "eager nccl" "eager ipc"; do
       read -r schedule transport <<<"$mode"
       [ "$way" != "${ways[0]}" ] || [ "$transport" = staged ] || continue  # one worker reaches nobody
       read -r -a words <<<"$way"

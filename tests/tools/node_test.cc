@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <map>
 #include <set>
@@ -11,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/job_on_nodes.h"
@@ -255,7 +257,7 @@ TEST_F(Nodes, AnInterruptedDaemonSaysSoAndEndsTheJob) {
   kill(first_.pid(), SIGTERM);
   const CommandResult result = finishWithin(5, run_);
   EXPECT_EQ(result.exit_code, 69);
-  EXPECT_THAT(result.errors, HasSubstr("was stopped: stopped by SIGTERM"));
+  EXPECT_THAT(result.errors, HasSubstr("has left: stopped by SIGTERM"));
   EXPECT_EQ(first_.finish().exit_code, 128 + SIGTERM);
   second_.finish();
   expectNothingLeft();
@@ -354,6 +356,49 @@ TEST_F(Nodes, WithoutALauncherTheKeyFileStandsBeforeTheCommand) {
   EXPECT_EQ(result.exit_code, 64);
   EXPECT_THAT(result.errors, HasSubstr("no launcher (srun, mpirun, torchrun, ...) was recognised"));
   EXPECT_THAT(result.errors, HasSubstr("give --key-file FILE before `run`"));
+}
+
+// Both daemons are on this machine: the second takes the next port.
+TEST_F(Nodes, TensorsTakeThePortsThatAFirewallLeavesOpen) {
+  plan();
+  const int first = 20000 + ::getpid() % 10000, last = first + 99;
+  const std::string ports = std::to_string(first) + "-" + std::to_string(last);
+  run_ = startRun();
+  first_ = startNode("node0", {"--index", "0", "--data-ports", ports});
+  second_ = startNode("node1", {"--index", "1", "--data-ports", ports});
+  ASSERT_TRUE(run_.comes("step ")) << run_.errors() << first_.errors() << second_.errors();
+  int listening = 0;
+  std::ifstream sockets("/proc/net/tcp");
+  for (std::string line; std::getline(sockets, line);) {
+    unsigned address = 0, port = 0, peer = 0, peer_port = 0, state = 0;
+    if (std::sscanf(line.c_str(), " %*d: %x:%x %x:%x %x", &address, &port, &peer, &peer_port, &state) != 5)
+      continue;
+    if (state == 10 && static_cast<int>(port) >= first && static_cast<int>(port) <= last) ++listening;
+  }
+  EXPECT_GE(listening, 2);
+  ::kill(run_.pid(), SIGTERM);
+  run_.finish();
+  first_.finish();
+  second_.finish();
+  expectNothingLeft();
+}
+
+TEST_F(Nodes, PortsThatAreNoneAndPortsOfAPlaneWithoutThemAreRefused) {
+  for (const char* ports : {"0-5", "29699-29600", "1-70000", "a", "5-"}) {
+    const CommandResult refused =
+        runPipeshard({"node", "--join", "tcp://127.0.0.1:1", "--data-ports", ports});
+    EXPECT_EQ(refused.exit_code, 64) << ports << refused.errors;
+    EXPECT_THAT(refused.errors, HasSubstr("expected ports from 1 to 65535"));
+  }
+  plan();
+  run_ = startRun({"--steps", "10", "--data-plane", "private"});
+  first_ = startNode("node0", {"--index", "0", "--data-ports", "29600-29699"});
+  second_ = startNode("node1", {"--index", "1"});
+  const CommandResult result = run_.finish();
+  EXPECT_EQ(result.exit_code, 78) << result.errors;
+  EXPECT_THAT(result.errors, HasSubstr("--data-ports: with --data-plane private"));
+  first_.finish();
+  second_.finish();
 }
 
 TEST_F(Nodes, WhatEncryptionLeavesOfAFastLinkIsSaid) {

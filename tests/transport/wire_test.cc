@@ -330,6 +330,26 @@ TEST(Wire, ListensAtOnePortOfTheGivenHostOnly) {
   EXPECT_ERROR(HostRelay::open({0, host_of_rank, ""}), ErrorCode::kConfiguration, "address of this machine");
 }
 
+int portOf(const HostRelay& relay) {
+  const std::string& endpoint = relay.address().endpoint;
+  return std::stoi(endpoint.substr(endpoint.rfind(':') + 1));
+}
+
+// The first that is free; those that are taken are passed by, until none is left.
+TEST(Wire, ListensWithinTheGivenPorts) {
+  const IdVector<RankId, int> host_of_rank = {0, 1};
+  auto any = HostRelay::open({0, host_of_rank, "127.0.0.1"});
+  const int port = portOf(*any), last = std::min(port + 50, 65535);
+  EXPECT_ERROR(HostRelay::open({0, host_of_rank, "127.0.0.1", {port, port}}), ErrorCode::kAddressInUse,
+               fmt::format("all ports from {} to {} are taken", port, port));
+  if (last == port) return;
+  const auto second = HostRelay::open({0, host_of_rank, "127.0.0.1", {port, last}});
+  const auto third = HostRelay::open({1, host_of_rank, "127.0.0.1", {port, last}});
+  EXPECT_GT(portOf(*second), port);
+  EXPECT_GT(portOf(*third), portOf(*second));
+  EXPECT_LE(portOf(*third), last);
+}
+
 // A rank has a thread and three descriptors for it, and a host one connection to each other one.
 TEST(Wire, WhatItTakesDoesNotGrowWithPairsOfRanks) {
   SKIP_UNDER_SANITIZERS(kForks);

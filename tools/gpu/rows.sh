@@ -9,7 +9,7 @@ rows=(
   "conformance 120"
   "record 60"
   "validate-mlp-1 40" "validate-mlp-4 40"
-  "validate-gpt2-1 60" "validate-gpt2-4 60"
+  "validate-gpt2-1 60" "validate-gpt2-4 60" "validate-gpt2-4-ipc 60" "validate-gpt2-4-staged 60"
   "validate-llama-1 60" "validate-llama-4 60"
   "validate-resnet-1 60" "validate-resnet-4 60" "validate-resnet-without-cudnn 60"
   "validate-optimizers 90"
@@ -174,15 +174,21 @@ validate() {
   if [ "$code" != 0 ] && grep -q 'there is no kernel for this operator on this device' "$work/output"; then
     cannot_run "$(grep -m 1 -o "[^:]*: there is no kernel for this operator on this device" "$work/output")"
   fi
+  if [ "$code" = 78 ] && grep -q 'transport ipc: ' "$work/output"; then
+    cannot_run "$(grep -m 1 -o 'transport ipc: .*' "$work/output" | cut -c 1-160)"
+  fi
   [ "$code" = 0 ] || wrong "code $code: $(grep -m 1 -E '^pipeshard:|FAIL' "$work/output" | cut -c 1-160)"
   grep -q '^PASS' "$work/output" || wrong "it does not say PASS"
-  note "worst $(awk '$1 == "gradient" {print $3; exit}' "$work/output") of gradients, bound $(awk '$1 == "gradient" {print $4; exit}' "$work/output")"
+  note "worst $(awk '$1 == "gradient" {print $3; exit}' "$work/output") of gradients, bound $(awk '$1 == "gradient" {print $4; exit}' "$work/output")$(grep -m 1 -o 'GPUs give each other .*' "$work/output" | cut -c 1-160 | sed 's/^/; /')"
 }
 
 row_validate_mlp_1() { validate mlp 1; }
 row_validate_mlp_4() { validate mlp 4; }
 row_validate_gpt2_1() { validate gpt2 1; }
 row_validate_gpt2_4() { validate gpt2 4; }
+# Of one GPU; which of the two the others have taken, they say.
+row_validate_gpt2_4_staged() { validate gpt2 4 --transport staged; }
+row_validate_gpt2_4_ipc() { validate gpt2 4 --transport ipc; }
 row_validate_llama_1() { validate llama 1; }
 row_validate_llama_4() { validate llama 4; }
 row_validate_resnet_1() { validate resnet 1; }

@@ -34,9 +34,10 @@ void addJobOptions(CLI::App& command, JobSpec& job) {
   command
       .add_option_function<std::string>(
           "--transport", [&job](const std::string& name) { job.device.transport = *deviceTransportOf(name); },
-          "With --device cuda: how GPUs give each other tensors: nccl; staged, through the host's memory; "
-          "auto: by\n"
-          "NCCL where each rank has a GPU of its own (default: auto)")
+          "With --device cuda: how GPUs give each other tensors: nccl; ipc (CUDA IPC, on one machine); "
+          "staged,\n"
+          "through the host's memory; auto: by NCCL where each rank has a GPU of its own, by CUDA IPC where\n"
+          "ranks share one and it works, else staged (default: auto)")
       ->type_name("TRANSPORT")
       ->check(CLI::IsMember(std::vector<std::string>(kDeviceTransports.begin(), kDeviceTransports.end())));
   command

@@ -86,4 +86,16 @@ std::vector<RankId> parseRanks(const std::string& option, const std::string& tex
   return ranks;
 }
 
+std::pair<int, int> parsePorts(const std::string& option, const std::string& text) {
+  const std::string_view view = text;
+  const size_t dash = view.find('-');
+  const auto first = wholeNumber(view.substr(0, dash));
+  const auto last = dash == view.npos ? first : wholeNumber(view.substr(dash + 1));
+  if (!first || !last || *first < 1 || *last < *first || *last > UINT16_MAX) {
+    fail(ErrorCode::kUsage, "{} {}: expected ports from 1 to 65535, the lower one first, as 29600-29699",
+         option, text);
+  }
+  return {*first, *last};
+}
+
 }  // namespace pipeshard

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -31,5 +32,9 @@ void refuseGroupInVain(const CLI::App& command, const std::string& group, const 
 // Ranks as people list them: "17,500-503" is 17, 500, 501, 502, 503. Error(kUsage) naming `option` for what
 // is no such list, or has more than 1,024.
 std::vector<RankId> parseRanks(const std::string& option, const std::string& text);
+
+// "29600-29699", or "29600" alone. Error(kUsage) naming `option` for what is no range of ports from 1 to
+// 65535.
+std::pair<int, int> parsePorts(const std::string& option, const std::string& text);
 
 }  // namespace pipeshard

@@ -3,6 +3,7 @@
 //   TraceOptions trace;
 //   trace.add(*sub);                     // declares them
 //   trace.apply(job);                    // before runJob: what is recorded comes into trace.trace
+//   trace.requireSpace(job);             // where the job is known: the disk has room for it
 //   const TraceWriter writer(trace);     // writes the file at the end of its scope, also when runJob throws
 #pragma once
 
@@ -24,6 +25,9 @@ struct TraceOptions {
   void add(CLI::App& command);
   // Records when a file was asked for, or `always`. Error when the file cannot be written (requireWritable).
   void apply(JobSpec& job, bool always = false);
+  // Error(kDiskFull) with the value where the file's disk has less than a trace of the job's last steps takes
+  // at least (a part of what long names take). Nothing where no file was asked for.
+  void requireSpace(const JobSpec& job) const;
   // The file, if one was asked for and something was recorded. Errors: as writeOutputFile.
   void write() const;
 };

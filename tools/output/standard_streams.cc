@@ -8,6 +8,7 @@
 #include <csignal>
 #include <ctime>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -16,9 +17,10 @@ namespace {
 
 struct Output {
   int descriptor;
-  bool is_raw = false;     // prints a control sequence of our own
-  unsigned char lead = 0;  // of a character of UTF-8 whose first bytes were printed
-  int missing = 0;         // its other bytes
+  bool is_raw = false;  // prints a control sequence of our own
+  // The first bytes of a character of UTF-8 that has not come whole, and how many bytes it lacks.
+  std::string begun = {};
+  size_t missing = 0;
   int first_error = 0;
   bool is_gone = false;       // who would have seen it: a terminal, the reader of a pipe
   bool is_signalled = false;  // that it is gone was a SIGPIPE to a handler
@@ -27,36 +29,63 @@ struct Output {
 Output standard_output{STDOUT_FILENO};
 Output standard_error{STDERR_FILENO};
 
-// In UTF-8, of U+0080 to U+00BF; those up to U+009F are controls.
-constexpr unsigned char kLeadOfControls = 0xC2;
-
 // Bytes that follow the first one of a character of UTF-8; 0: it is none.
-int bytesBehind(unsigned char lead) {
+size_t bytesBehind(unsigned char lead) {
   if (lead < 0xC2 || lead > 0xF4) return 0;
   return lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
 }
 
-// Bytes beyond ASCII that belong to no character may be controls to a terminal, too.
-bool isPlain(unsigned char byte, Output& output) {
-  if (byte >= 0x80 && byte < 0xC0) {
-    if (output.missing == 0) return false;
-    --output.missing;
-    return output.lead != kLeadOfControls || byte >= 0xA0;
+// Whether this may be the second byte: else it were a character that shorter ones say, half of one, or one
+// beyond the last.
+bool mayBeSecond(unsigned char lead, unsigned char byte) {
+  switch (lead) {
+    case 0xE0: return byte >= 0xA0 && byte < 0xC0;
+    case 0xED: return byte >= 0x80 && byte < 0xA0;
+    case 0xF0: return byte >= 0x90 && byte < 0xC0;
+    case 0xF4: return byte >= 0x80 && byte < 0x90;
+    default: return byte >= 0x80 && byte < 0xC0;
   }
-  output.lead = byte;
-  output.missing = bytesBehind(byte);
-  if (byte >= 0xC0) return output.missing > 0;
-  return byte == '\n' || byte == '\t' || (byte >= 0x20 && byte != 0x7F);
 }
 
+// Of characters beyond ASCII: U+0080 to U+009F, which terminals obey; line and paragraph separators; and what
+// changes the direction in which the rest of a line is shown, so that a name looks like another one.
+bool isControl(std::string_view character) {
+  if (character.size() == 2)
+    return (character[0] == '\xC2' && character[1] < '\xA0') || character == "\u061C";
+  if (character.size() != 3 || character[0] != '\xE2') return false;
+  const bool turns = (character >= "\u200E" && character <= "\u200F") ||
+                     (character >= "\u2028" && character <= "\u202E") ||
+                     (character >= "\u2066" && character <= "\u2069");
+  return turns;
+}
+
+std::string inHexadecimal(std::string_view bytes) {
+  std::string result;
+  for (const char c : bytes) result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return result;
+}
+
+// What belongs to no character may be a control to a terminal, too. A character whose last bytes are still to
+// come is printed with them.
 std::string escaped(std::string_view text, Output& output) {
   std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (isPlain(byte, output)) {
-      result += c;
+    const auto lead = static_cast<unsigned char>(output.begun.size() == 1 ? output.begun[0] : 0);
+    if (output.missing > 0 && mayBeSecond(lead, byte)) {
+      output.begun += c;
+      if (--output.missing > 0) continue;
+      result += isControl(output.begun) ? inHexadecimal(output.begun) : output.begun;
+      output.begun.clear();
+      continue;
+    }
+    result += inHexadecimal(std::exchange(output.begun, {}));
+    output.missing = bytesBehind(byte);
+    const bool is_plain = byte == '\n' || byte == '\t' || (byte >= 0x20 && byte < 0x7F);
+    if (output.missing > 0) {
+      output.begun = c;
     } else {
-      result += fmt::format("\\x{:02x}", byte);
+      result += is_plain ? std::string(1, c) : inHexadecimal({&c, 1});
     }
   }
   return result;
@@ -93,15 +122,8 @@ void signalOnce(Output& output) {
   ::raise(SIGPIPE);
 }
 
-// Always takes all: what cannot be written is dropped, and the first reason kept.
-ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
-  Output& output = *static_cast<Output*>(cookie);
-  if (output.is_gone) {
-    signalOnce(output);
-    return static_cast<ssize_t>(bytes);
-  }
-  const std::string text =
-      output.is_raw ? std::string(data, bytes) : escaped(std::string_view(data, bytes), output);
+// What cannot be written is dropped, and the first reason kept.
+void writeAll(Output& output, std::string_view text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t got = writeWithoutEnd(output.descriptor, text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
@@ -119,6 +141,17 @@ ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
       break;
     }
     done += static_cast<size_t>(got);
+  }
+}
+
+// Always takes all.
+ssize_t writeTo(void* cookie, const char* data, size_t bytes) {
+  Output& output = *static_cast<Output*>(cookie);
+  const std::string_view text(data, bytes);
+  if (output.is_gone) {
+    signalOnce(output);
+  } else {
+    writeAll(output, output.is_raw ? std::string(text) : escaped(text, output));
   }
   return static_cast<ssize_t>(bytes);
 }
@@ -153,6 +186,9 @@ void printControl(std::FILE* stream, std::string_view text) {
 
 int finishStandardStreams() {
   std::fflush(stdout);
+  for (Output* output : {&standard_output, &standard_error}) {
+    if (!output->is_gone) writeAll(*output, inHexadecimal(std::exchange(output->begun, {})));
+  }
   return standard_output.first_error;
 }
 

@@ -8,7 +8,8 @@
 namespace pipeshard {
 
 // Called first of all. From then on stdout and stderr show control characters of what is printed as \xNN (all
-// but line feed and tab), and printing never fails: what a terminal or a reader that is gone, or a closed
+// but line feed and tab), so also those that change the direction of writing, and bytes that are no UTF-8;
+// printing never fails: what a terminal or a reader that is gone, or a closed
 // descriptor, would have shown is dropped, and the command goes on to what it has to write. A reader that is
 // gone is one SIGPIPE where that has a handler (SignalWatch: a run ends by it), and none otherwise.
 // Descriptors 0, 1 and 2 that are closed become /dev/null, so that no file gets their numbers.

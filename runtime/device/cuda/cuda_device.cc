@@ -15,6 +15,7 @@
 #include "runtime/device/cuda/cuda_add.h"
 #include "runtime/device/cuda/cuda_error.h"
 #include "runtime/device/cuda/cuda_kernels.h"
+#include "runtime/device/cuda/ipc_communicator.h"
 #ifdef PIPESHARD_NCCL
 #include "runtime/device/cuda/nccl_communicator.h"
 #endif
@@ -258,6 +259,7 @@ CudaDevice::CudaDevice(int number, bool shared) : number_(findDevice(number, sha
 #ifdef PIPESHARD_NCCL
   network_ = std::make_unique<NcclNetwork>(*this);
 #endif
+  near_network_ = std::make_unique<IpcNetwork>(*this);
   checkCuda(cudaStreamCreateWithFlags(&zeroing_, cudaStreamNonBlocking), "a stream");
   checkCuda(cudaEventCreateWithFlags(&zeroed_, cudaEventDisableTiming), "an event");
 }
@@ -295,6 +297,10 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
   }
   const auto release = [held = held_, bytes](void* block) {
     held->now -= static_cast<int64_t>(bytes);
+    {
+      const std::lock_guard lock(held->mutex);
+      held->blocks.erase(static_cast<std::byte*>(block));
+    }
     cudaFree(block);
   };
   MemoryBlock block{{static_cast<std::byte*>(begin), bytes}, std::shared_ptr<void>(begin, release)};
@@ -304,7 +310,18 @@ MemoryBlock CudaDevice::allocate(size_t bytes) {
   checkCuda(cudaMemsetAsync(begin, 0, bytes, zeroing_), "zeros");
   checkCuda(cudaEventRecord(zeroed_, zeroing_), "the end of zeros");
   ++allocations_;
+  const std::lock_guard blocks_lock(held_->mutex);
+  held_->blocks[block.bytes.data()] = {block.bytes.data(), bytes, allocations_};
   return block;
+}
+
+CudaDevice::Allocation CudaDevice::allocationOf(const void* address) const {
+  const std::lock_guard lock(held_->mutex);
+  const auto* at = static_cast<const std::byte*>(address);
+  const auto next = held_->blocks.upper_bound(at);
+  if (next == held_->blocks.begin()) return {};
+  const Allocation& found = std::prev(next)->second;
+  return at < found.begin + found.bytes ? found : Allocation();
 }
 
 MemoryBlock CudaDevice::takePassage() {

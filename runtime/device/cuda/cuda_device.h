@@ -48,9 +48,18 @@ class CudaDevice : public Device {
   void watchWaits(std::function<void()> watch) override { watch_ = std::move(watch); }
   std::string place() const override { return place_; }
   DeviceNetwork* network() override { return network_.get(); }
+  DeviceNetwork* nearNetwork() override { return near_network_.get(); }
 
   // The host waits for all work of the stream.
   void await(cudaStream_t stream) const;
+  // What one call of allocate gave: `number` from 1, of no other.
+  struct Allocation {
+    std::byte* begin = nullptr;
+    size_t bytes = 0;
+    uint64_t number = 0;
+  };
+  // In which the address lies; number 0: in none.
+  Allocation allocationOf(const void* address) const;
   // Of allocateHost.
   bool isPinned(const void* address) const;
   // The calling thread's calls of the runtime mean this device from now on.
@@ -76,6 +85,8 @@ class CudaDevice : public Device {
   // Of the device's memory, for whoever gives it back.
   struct Held {
     std::atomic<int64_t> now = 0, most = 0;
+    std::mutex mutex;
+    std::map<const std::byte*, Allocation> blocks;  // by beginning
   };
 
   int number_;
@@ -83,6 +94,7 @@ class CudaDevice : public Device {
   std::shared_ptr<Held> held_ = std::make_shared<Held>();
   std::function<void()> watch_;
   std::unique_ptr<DeviceNetwork> network_;  // nullptr: it was built without
+  std::unique_ptr<DeviceNetwork> near_network_;
   struct Pinned {
     std::mutex mutex;
     std::map<const std::byte*, size_t> bytes;  // by beginning

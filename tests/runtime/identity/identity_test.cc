@@ -30,6 +30,7 @@
 namespace pipeshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A cache of digests for one test.
@@ -205,7 +206,10 @@ struct Directory {
     EXPECT_EQ(comparison.add("the coordinator (host a)", readJobIdentity(request)), std::nullopt);
     folder.write(file, content);
     const JobIdentity sent = identityFromJson(identityJson(readJobIdentity(request)));
-    return comparison.add("node 1 (host b)", sent).value_or("");
+    std::string other;
+    const std::optional<std::string> text = comparison.add("node 1 (host b)", sent, &other);
+    EXPECT_EQ(other, text ? "the coordinator (host a)" : "");
+    return text.value_or("");
   }
 };
 
@@ -231,6 +235,28 @@ TEST(JobIdentities, AreEqualWhereNothingDiffersOrAFileIsMissing) {
   std::filesystem::remove(directory.folder.file("weights.bin"));
   std::filesystem::remove(directory.folder.file("data.u16"));
   EXPECT_EQ(comparison.add("b", readJobIdentity(directory.request)), std::nullopt);
+}
+
+// One that takes no part by now: what it lacks counts, too, but for what each host can make, or has of its
+// own.
+TEST(JobIdentities, OfASpareAreNotRemembered) {
+  Directory directory;
+  IdentityComparison comparison;
+  const JobIdentity ours = readJobIdentity(directory.request);
+  EXPECT_EQ(comparison.add("a", ours), std::nullopt);
+  EXPECT_EQ(comparison.difference("b", ours), std::nullopt);
+  JobIdentity theirs{{"program", "subgraphs/x.onnx", "12"}, {"weights", "elsewhere.bin", "34"}};
+  EXPECT_EQ(comparison.difference("b", theirs), std::nullopt);
+  for (const IdentityPart& part : ours) {
+    theirs = {part};
+    theirs[0].digest = "0123456789abcdef";
+    EXPECT_THAT(comparison.difference("b", theirs).value_or(""),
+                AllOf(HasSubstr(part.path), HasSubstr(" on b ")));
+    theirs[0].digest = "";
+    const bool may_lack = part.what == "program" || part.what == "checkpoint";
+    EXPECT_EQ(comparison.difference("b", theirs).has_value(), !may_lack) << part.what << " " << part.path;
+  }
+  EXPECT_EQ(comparison.add("c", ours), std::nullopt);
 }
 
 TEST(JobIdentities, AreOfWhichFilesAFolderOfDataHas) {
@@ -266,6 +292,28 @@ TEST(JobIdentities, NeedTheProgramsThatEvaluate) {
   std::filesystem::remove_all(directory.request.evaluation);
   EXPECT_ERROR(readJobIdentity(directory.request), ErrorCode::kMissingInput,
                directory.request.evaluation + ", are not on this host; copy the folder");
+}
+
+// A spare makes programs when it takes over: until then it lacks nothing, and what else it has is compared.
+TEST(JobIdentities, OfWhatAHostHasYetToMakeAreNotAskedFor) {
+  Directory directory;
+  IdentityComparison comparison;
+  EXPECT_EQ(comparison.add("a", readJobIdentity(directory.request)), std::nullopt);
+  std::filesystem::remove_all(directory.request.evaluation);
+  IdentityRequest spare = directory.request;
+  spare.may_be_unmade = true;
+  EXPECT_EQ(comparison.difference("b", readJobIdentity(spare)), std::nullopt);
+  std::filesystem::remove(directory.folder.file("ranks.json"));
+  EXPECT_ERROR(readJobIdentity(directory.request), ErrorCode::kMissingInput,
+               directory.request.plan_directory);
+  EXPECT_EQ(comparison.difference("b", readJobIdentity(spare)), std::nullopt);
+  spare.plan_directory = directory.folder.file("fewer/1");
+  EXPECT_EQ(comparison.difference("b", readJobIdentity(spare)), std::nullopt);
+  directory.folder.write("data.u16", std::string(100, 'c'));
+  EXPECT_THAT(comparison.difference("b", readJobIdentity(spare)).value_or(""),
+              HasSubstr("data.u16 is another file on b"));
+  std::filesystem::remove(directory.folder.file("plan.json"));
+  EXPECT_ERROR(readJobIdentity(spare), ErrorCode::kMissingInput, "is not on this host");
 }
 
 TEST(PlanCompletions, AreMadeBesideOtherWork) {

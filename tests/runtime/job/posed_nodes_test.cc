@@ -12,9 +12,9 @@
 
 #include "ir/trace/trace_event.h"
 #include "runtime/identity/build_identity.h"
-#include "runtime/job/control_types.h"
 #include "runtime/job/coordinator.h"
 #include "runtime/job/node_pool.h"
+#include "runtime/messages/control_types.h"
 #include "tests/expect_error.h"
 #include "tests/runtime/pipeline_program.h"
 #include "tests/temporary_folder.h"
@@ -37,17 +37,21 @@ class PosedNode {
 
   // Its worker's, once it has registered.
   bool hasWorker() const { return worker_ != nullptr; }
-  void sayError(nlohmann::json body) { worker_->send("error", std::move(body)); }
+  // Its daemon, as a spare, for its files.
+  bool wasAsked() const { return was_asked_; }
+  void sayError(nlohmann::json body) { worker_->send(control::kError, std::move(body)); }
+  // Its daemon's.
+  void sayLack() { client_->send(control::kError, {{"code", 66}, {"message", "no such file"}}); }
   // Its daemon, or its worker, that the other one does not answer it.
   void sayUnreached(bool as_daemon, int other) {
     nlohmann::json peers = nlohmann::json::array();
     peers.push_back({{"number", other}, {"address", "tcp://10.0.0.2:40123"}});
-    (as_daemon ? client_ : worker_)->send("unreached", {{"peers", std::move(peers)}});
+    (as_daemon ? client_ : worker_)->send(control::kUnreached, {{"peers", std::move(peers)}});
   }
   // As a worker that waits for what becomes of the job.
   void beat() {
     worker_->send(
-        "heartbeat",
+        control::kHeartbeat,
         {{"where", "posed"}, {"progress", 0}, {"computing", false}, {"waiting", false}, {"idle", true}});
   }
 
@@ -55,21 +59,25 @@ class PosedNode {
   // nothing: it has not read its files yet.
   bool isOver(std::optional<int> rank) {
     const auto message = client_->receive(milliseconds(10));
-    client_->send("alive", nlohmann::json::object());
+    client_->send(control::kAlive, nlohmann::json::object());
     if (!message) return false;
-    if (message->type == "start" && rank) {
-      client_->send("identity", {{"files", nlohmann::json::array()}});
-      client_->send("started", {{"pids", {2000 + *rank}}});
+    if (message->type == control::kStart && rank) {
+      client_->send(control::kIdentity, {{"files", nlohmann::json::array()}});
+      client_->send(control::kStarted, {{"pids", {2000 + *rank}}});
       worker_ = connect(*rank, workerCommands(),
                         {{"pid", 2000 + *rank}, {"build", buildJson(thisBuild())}, {"attempt", 1}});
     }
-    if (message->type == "clock") answerClock(message->body);
-    if (message->type == "trace" && rank)
-      client_->send("trace", {{"rank", *rank}, {"offset", 0}, {"total", 0}});
-    if (message->type == "kill" && rank)
-      client_->send("ended", {{"rank", *rank}, {"description", "ended"}, {"code", 0}});
-    if (message->type != "stop") return false;
-    client_->send("bye", nlohmann::json::object());
+    if (message->type == control::kCompare) {
+      was_asked_ = true;
+      client_->send(control::kIdentity, {{"files", nlohmann::json::array({1})}});  // no files at all
+    }
+    if (message->type == control::kClock) answerClock(message->body);
+    if (message->type == control::kTrace && rank)
+      client_->send(control::kTrace, {{"rank", *rank}, {"offset", 0}, {"total", 0}});
+    if (message->type == control::kKill && rank)
+      client_->send(control::kEnded, {{"rank", *rank}, {"description", "ended"}, {"code", 0}});
+    if (message->type != control::kStop) return false;
+    client_->send(control::kBye, nlohmann::json::object());
     return true;
   }
 
@@ -87,13 +95,14 @@ class PosedNode {
     if (answers_late_ && asked_.size() == 1) return;
     answers_late_ = false;
     for (const nlohmann::json& asked : std::exchange(asked_, {}))
-      client_->send("clock", {{"asked", asked}, {"now", asked}});
+      client_->send(control::kClock, {{"asked", asked}, {"now", asked}});
   }
 
   const NodePool& pool_;
   std::unique_ptr<ControlClient> client_, worker_;
   std::vector<nlohmann::json> asked_;  // questions about its clock
   bool answers_late_;
+  bool was_asked_ = false;
 };
 
 // Two nodes with a worker each; `act`, again and again, once both workers have registered.
@@ -149,6 +158,74 @@ TEST(PosedNodes, AnErrorOfTheNetworkIsTheCauseWhereItBegan) {
     pool.dismiss(0, "");
     posing.join();
   }
+}
+
+// So that who goes on without it need not look for its name in the text.
+TEST(PosedNodes, TheErrorOfANodeSaysWhoseItIs) {
+  const TemporaryFolder folder;
+  writePlanDirectory(folder.path(), pipelineImages(2));
+  NodePool pool(ofTwo());
+  std::thread posing([&] {
+    PosedNode nodes[] = {{pool, 0}, {pool, 1}};
+    bool has_said = false;
+    poseUntilOver(nodes, [&] {
+      for (PosedNode& node : nodes) node.beat();
+      if (!std::exchange(has_said, true)) nodes[1].sayLack();
+    });
+  });
+  try {
+    runJob(jobOf(folder, pool));
+    ADD_FAILURE() << "the job has ended well";
+  } catch (const JobFailed& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMissingInput);
+    EXPECT_EQ(error.daemons(), std::vector<int>{kFirstNodeRank + 1});
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.message();
+  }
+  pool.dismiss(0, "");
+  posing.join();
+}
+
+// What a spare has is compared with what all others have said; nonsense of it is told, and ends nothing.
+TEST(PosedNodes, ASpareIsAskedLastAndEndsNothing) {
+  const TemporaryFolder folder;
+  writePlanDirectory(folder.path(), pipelineImages(2));
+  NodePoolOptions options = ofTwo();
+  options.takes_spares = true;
+  NodePool pool(options);
+  std::thread posing([&] {
+    PosedNode nodes[] = {{pool, 0}, {pool, 1}, {pool, 2}};
+    bool is_over[] = {false, false, false}, has_said = false;
+    const Clock::time_point begin = Clock::now();
+    std::optional<Clock::time_point> asked;
+    while (!is_over[0] || !is_over[1] || !is_over[2]) {
+      const bool is_early = Clock::now() < begin + seconds(1);  // the second has not said what it has
+      for (int node = 0; node < 3; ++node) {
+        if (is_over[node] || (node == 1 && is_early)) continue;
+        is_over[node] = nodes[node].isOver(node < 2 ? std::optional<int>(node) : std::nullopt);
+      }
+      if (is_early) {
+        EXPECT_FALSE(nodes[2].wasAsked());
+      }
+      for (PosedNode& node : nodes) {
+        if (node.hasWorker()) node.beat();
+      }
+      if (nodes[2].wasAsked() && !asked) asked = Clock::now();
+      const bool is_time =
+          asked ? Clock::now() > *asked + milliseconds(500) : Clock::now() > begin + seconds(8);
+      if (is_time && nodes[0].hasWorker() && !std::exchange(has_said, true))
+        nodes[0].sayError({{"code", 78}, {"message", "the end"}});
+    }
+  });
+  std::string notices;
+  const auto listen = [&](const JobProgress& event) { notices += event.text + "\n"; };
+  EXPECT_ERROR(runJob(jobOf(folder, pool), listen), ErrorCode::kConfiguration,
+               "rank 0 (host posed, pid 2000): the end");
+  EXPECT_THAT(notices,
+              ::testing::HasSubstr("is a spare, and may be left out as its files are now: it does not "
+                                   "say which files it reads"));
+  pool.dismiss(0, "");
+  posing.join();
 }
 
 // At the end of the time to load, or of the worker's own.

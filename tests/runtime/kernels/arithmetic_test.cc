@@ -2,7 +2,6 @@
 // edges, every layout of broadcasting and reduction; and the same bits on one and two threads.
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

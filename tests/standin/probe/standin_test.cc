@@ -61,6 +61,36 @@ TEST_P(StandIn, EveryMistakeIsReported) {
   }
 }
 
+Ended runIpcProbe(const std::string& mode, const std::string& mistake) {
+  return runCommand("STANDIN_MODE=" + mode + " timeout 60 " PIPESHARD_IPC_PROBE " " + mistake + " 2>&1");
+}
+
+TEST_P(StandIn, ProcessesThatShareMemoryRightAreNotReported) {
+  const Ended ended = runIpcProbe(GetParam(), "none");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_EQ(ended.output, "");
+}
+
+TEST_P(StandIn, EveryMistakeOfProcessesThatShareMemoryIsReported) {
+  const std::vector<Mistake> mistakes = {
+      {"unwritten", "reads what nobody wrote"},
+      {"unordered", "of process "},  // by its schedule not there, or not ordered
+      {"overwritten", "are not ordered (read-write)"},
+      {"freed", "reads freed memory"},
+      {"closed", "memory of another process that is not open"},
+      {"own", "a handle is opened by the process that made it"},
+      {"left", "1 blocks of other processes are left open at exit"},
+      {"written", "writes memory of another process"},
+      {"timed", "an event for other processes keeps no time"},
+  };
+  for (const auto& [name, report] : mistakes) {
+    const Ended ended = runIpcProbe(GetParam(), name);
+    EXPECT_EQ(ended.code, 99) << name << "\n" << ended.output;
+    EXPECT_THAT(ended.output, HasSubstr("stand-in: ")) << name;
+    EXPECT_THAT(ended.output, HasSubstr(report)) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Schedules, StandIn, ::testing::Values("lazy", "eager"),
                          [](const auto& info) { return info.param; });
 

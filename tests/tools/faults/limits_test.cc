@@ -13,6 +13,7 @@
 
 #include <csignal>
 #include <functional>
+#include <tuple>
 
 #include "tests/sanitizers.h"
 #include "tests/tools/command.h"
@@ -154,6 +155,39 @@ TEST_F(Limits, OfData) {
   EXPECT_THAT(result.errors, HasSubstr("ulimit -d"));
 }
 
+// Whoever gives what is asked for is not asked again, by the command, its workers or a second job.
+TEST_F(Limits, OneValueOfMemoryDoes) {
+  SKIP_UNDER_SANITIZERS("their shadow needs terabytes of address space");
+  const std::string plan = folder_.file("mlp.plan");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"run", plan, "--steps", "1"}, std::vector<std::string>{"validate", plan}}) {
+    for (const auto& [resource, flag, first] :
+         {std::tuple(RLIMIT_AS, 'v', rlim_t{300} << 20), std::tuple(RLIMIT_DATA, 'd', rlim_t{40} << 20)}) {
+      const std::string ulimit = std::string("`ulimit -") + flag + " ";
+      const int limited = resource;
+      const rlim_t low = first;
+      const CommandResult refused = run(words, [&] { limit(limited, low); });
+      EXPECT_EQ(refused.exit_code, 83) << refused.errors;
+      const size_t at = refused.errors.find(ulimit);
+      ASSERT_NE(at, std::string::npos) << refused.errors;
+      const rlim_t value = std::stoull(refused.errors.substr(at + ulimit.size())) << 10;
+      const CommandResult done = run(words, [&] { limit(limited, value); });
+      EXPECT_EQ(done.exit_code, 0) << words[0] << " " << ulimit << value << ": " << done.errors;
+    }
+  }
+}
+
+TEST_F(Limits, OfMemoryAreNamedByWhoeverRunsOutOfIt) {
+  SKIP_UNDER_SANITIZERS("their shadow needs terabytes of address space");
+  for (const std::string command : {"plan", "validate"}) {
+    std::vector<std::string> words{command, folder_.file("mlp.onnx"), "--cluster", "1x2"};
+    if (command == "plan") words.insert(words.end(), {"-o", folder_.file("low.plan")});
+    const CommandResult result = run(words, [] { limit(RLIMIT_DATA, rlim_t{20000} << 10); });
+    EXPECT_EQ(result.exit_code, 83) << result.errors;
+    EXPECT_THAT(result.errors, HasSubstr("ulimit -d")) << command;
+  }
+}
+
 TEST_F(Limits, OfTheSizeOfFiles) {
   for (rlim_t bytes = rlim_t{256} << 20; bytes >= 4096; bytes /= 8) {
     const CommandResult result =
@@ -224,6 +258,25 @@ TEST_F(FullDisk, RefusesCheckpointsAndDumpsThatCannotFit) {
     if (result.exit_code == 126) GTEST_SKIP() << "mounts are not allowed here";
     EXPECT_EQ(result.exit_code, 73) << result.errors;
     EXPECT_THAT(result.errors, HasSubstr(" needs "));
+    EXPECT_THAT(result.errors, HasSubstr("are free; make room"));
+    EXPECT_THAT(result.output, Not(HasSubstr("step 1/")));
+  }
+}
+
+// Before a step is done, or a plan is searched for.
+TEST_F(FullDisk, RefusesTracesAndPlansThatCannotFit) {
+  const std::string small = folder_.file("small");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"run", folder_.file("mlp.plan"), "--steps", "20", "--trace",
+                                 small + "/trace.json"},
+        {"validate", folder_.file("mlp.plan"), "--steps", "20", "--trace", small + "/trace.json"},
+        {"plan", folder_.file("mlp.onnx"), "--cluster", "1x2", "-o", small + "/plan"}}) {
+    const CommandResult result =
+        runOnSmallDisk(words, [&] { writeFile(small + "/fill", std::string(52 << 10, 'x')); });
+    if (result.exit_code == 126) GTEST_SKIP() << "mounts are not allowed here";
+    EXPECT_EQ(result.exit_code, 73) << words[0] << ": " << result.errors;
+    EXPECT_THAT(result.errors,
+                HasSubstr(words[0] == "plan" ? "a plan needs 64.0 KiB, but " : "the trace needs "));
     EXPECT_THAT(result.errors, HasSubstr("are free; make room"));
     EXPECT_THAT(result.output, Not(HasSubstr("step 1/")));
   }

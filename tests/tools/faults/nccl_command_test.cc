@@ -112,13 +112,9 @@ TEST_F(NcclCommand, AnErrorOfNcclEndsTheJobWithItsText) {
   EXPECT_TRUE(eventually([&] { return processesMentioning(plan).empty(); }, seconds(5)));
 }
 
-TEST_F(NcclCommand, RanksThatShareAGpuGoThroughTheHostsMemoryOrAreRefused) {
+// They do it by CUDA IPC (ipc_command_test.cc).
+TEST_F(NcclCommand, RanksThatShareAGpuAreRefused) {
   set("STANDIN_DEVICES", "3");
-  const CommandResult staged = validate({"--share-devices"});
-  ASSERT_EQ(staged.exit_code, 0) << staged.errors;
-  EXPECT_THAT(staged.output, HasSubstr("GPUs give each other tensors through the host's memory: "
-                                       "ranks 0 and 3 have one GPU"));
-  expectCleanWorkers(log_, 4);
   const CommandResult refused = validate({"--share-devices", "--transport", "nccl"});
   EXPECT_EQ(refused.exit_code, 78);
   EXPECT_THAT(refused.errors, HasSubstr("--transport nccl: ranks 0 and 3 have one GPU"));
